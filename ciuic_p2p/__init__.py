@@ -1,0 +1,1 @@
+"""Train one PyTorch model over the ordinary Internet, peer to peer."""

@@ -1,0 +1,109 @@
+"""The exception tree: one class per reaction. Every message says what happened and, where there is one, the remedy.
+
+    SwarmError
+    ├── LocalError      ours or the user's: do not retry, show the line and exit 1
+    ├── RemoteError     theirs: blame `peer`, end the conversation with it, go on with the others
+    ├── Transient       nobody's: retry with backoff
+    └── RoundFailed     this attempt at an epoch gave no result: train on, try the next one
+"""
+
+from __future__ import annotations
+
+from ciuic_p2p.terms import PeerId
+
+
+class SwarmError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what if not remedy else f"{what}; {remedy}")
+        self.what = what
+        self.remedy = remedy
+
+
+class LocalError(SwarmError):
+    """Something on this machine, or something the user wrote, must change."""
+
+
+class ConfigError(LocalError):
+    """A flag, an environment variable or a line of a profile is wrong."""
+
+
+class HomeUnusable(LocalError):
+    """The home folder cannot be read or written, or another daemon uses it."""
+
+
+class AddressUnusable(LocalError):
+    """An address to listen on is taken or does not exist here, or an address to join is not one."""
+
+
+class NoDaemon(LocalError):
+    """No daemon answers at this home."""
+
+
+class LayoutMismatch(LocalError):
+    """The model's tensors are not those of the run that others train under this name."""
+
+
+class RemoteError(SwarmError):
+    """A peer broke the protocol."""
+
+    def __init__(self, peer: PeerId | None, what: str) -> None:
+        super().__init__(f"peer {peer or '(unknown)'}: {what}")
+        self.peer = peer
+
+
+class NotAMember(RemoteError):
+    """The peer showed no valid token of this swarm, or one bound to another peer."""
+
+
+class MalformedMessage(RemoteError):
+    """A control message or record does not decode, or a field of it is out of range."""
+
+
+class MalformedPayload(RemoteError):
+    """A frame's payload does not decode as its codec says, or holds values that are not finite."""
+
+
+class FrameError(RemoteError):
+    """A bulk frame was wrong; its lane is closed and what it carried is sent again."""
+
+
+class FrameForged(FrameError):
+    """The authentication tag does not match: a byte was changed, or the key is another's."""
+
+
+class FrameReplayed(FrameError):
+    """The frame's counter was used before, or one is missing."""
+
+
+class FrameTruncated(FrameError):
+    """The stream ended inside a frame."""
+
+
+class FrameTooLarge(FrameError):
+    """The announced length is over the limit."""
+
+
+class Transient(SwarmError):
+    """May work a moment later."""
+
+
+class PeerUnreachable(Transient):
+    """There is no session with the peer right now."""
+
+
+class P2PDown(Transient):
+    """The libp2p child process is down and being restarted."""
+
+
+class DaemonGone(Transient):
+    """The local daemon closed the socket; the trainer may attach again."""
+
+
+class RoundFailed(SwarmError):
+    """The round gave no result."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"round failed: {reason}")
+        self.reason = reason

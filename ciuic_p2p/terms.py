@@ -1,0 +1,20 @@
+"""Words of the glossary as types, and the few constants that every layer shares. Knows no I/O and no other module."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+PeerId = NewType("PeerId", str)
+"""Base58 of the libp2p multihash of an Ed25519 public key (`12D3KooW…`)."""
+
+StateHash = NewType("StateHash", str)
+"""64 hexadecimal digits: BLAKE3 over everything that must be identical on all replicas of a run."""
+
+PROTOCOL_VERSION = 1
+"""Version of control messages, frames and records; peers of another version are refused with a line that says so."""
+
+LARGEST_MESSAGE_BYTES = 1 << 20
+"""A control message never exceeds this; larger ones end the session."""
+
+LARGEST_FRAME_BYTES = 8 << 20
+"""A bulk frame's payload never exceeds this; the length is checked before any memory is set aside."""
