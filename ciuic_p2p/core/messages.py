@@ -129,14 +129,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """The leader adds listeners to a round under way; owners send them every result, those published before as well."""
-
-    plan: Plan
-    listeners: tuple[PeerId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """The sender's contribution is complete and on its way. 0 samples: it contributes nothing, do not wait for it."""
 
@@ -182,6 +174,22 @@ class Assignment:
     owner: PeerId
     held: bool
     """The new owner has the lost owner's result and passes on those values; else it reduces the part afresh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Briefing:
+    """The leader tells where a round under way stands: to newcomers, whom it adds as listeners, and after a renewed session.
+
+    It holds all that fences and repairs have changed since the plan. Owners send added listeners every result so far.
+    """
+
+    plan: Plan
+    term: int
+    listeners: tuple[PeerId, ...]
+    lost: tuple[PeerId, ...]
+    excused: tuple[PeerId, ...]
+    assignments: tuple[Assignment, ...]
+    assignment_terms: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +249,7 @@ Message = (
     | Standing
     | Withdrawal
     | Plan
-    | Admission
+    | Briefing
     | Ready
     | Fence
     | Report
@@ -260,7 +268,7 @@ _TYPES: dict[int, type[Message]] = {
     5: Standing,
     6: Withdrawal,
     7: Plan,
-    8: Admission,
+    8: Briefing,
     9: Ready,
     10: Fence,
     11: Report,

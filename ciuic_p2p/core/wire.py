@@ -32,7 +32,7 @@ def _fields(cls: Any) -> tuple[tuple[str, Any], ...]:
 def to_wire(value: Any) -> Any:
     """A dataclass as the list of its fields; tuples as lists; the rest as it is."""
     if dataclasses.is_dataclass(value):
-        return [to_wire(getattr(value, name)) for name, _ in _fields(type(value))]
+        return [to_wire(getattr(value, field.name)) for field in dataclasses.fields(value)]
     if isinstance(value, tuple):
         return [to_wire(item) for item in value]
     return value
