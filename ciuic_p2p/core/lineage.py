@@ -1,6 +1,6 @@
 """Which state of a run goes on when peers hold different ones. Knows no rounds and no clock.
 
-The rule, the same on every peer that sees the same standings: the highest epoch; at equal epochs the state that more peers hold;
+The rule, the same on every peer that sees the same standings: the highest epoch; then the state that more peers hold;
 then the higher hash. The others take that state over. (One epoch behind is usually a peer that is about to finish.)
 """
 

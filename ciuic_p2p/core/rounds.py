@@ -37,7 +37,7 @@ from ciuic_p2p.core.events import (
     TimePassed,
     Verdict,
 )
-from ciuic_p2p.core.messages import Briefing, Assignment, Fence, Plan, Ready, Repair, Report
+from ciuic_p2p.core.messages import Assignment, Briefing, Fence, Plan, Ready, Repair, Report
 from ciuic_p2p.core.parts import Part, cut_parts
 from ciuic_p2p.core.succession import next_counter, term_of
 from ciuic_p2p.terms import PeerId

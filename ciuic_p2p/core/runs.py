@@ -395,24 +395,32 @@ class RunMachine:
             return None
         place = self._candidates().index(self.me)
         if place == 0:
-            return self._epoch_began_s + (self._arrival_patience_s() if self._arriving() else 0.0)
+            return self._epoch_began_s + self._arrival_wait_s(self._trainer)
         if self._trainer.ready_samples is None:
             return None
         return max(self._trainer.ready_s, self._epoch_began_s) + place * LEAST_PATIENCE_S
 
-    def _arriving(self) -> set[PeerId]:
-        """Members of the round before that live and have not said yet that they finished it."""
-        assert self.epoch is not None
-        before = self.rounds.get(self.epoch - 1)
-        if before is None:
-            return set()
-        behind = {p for p, s in self.standings.items() if s.epoch is not None and s.epoch < self.epoch}
-        return {p for p in before.members() if p in behind and p in self.connected}
+    def _arrival_wait_s(self, trainer: _Trainer) -> float:
+        """How long the leader waits with its plan for those of the round before that are about to get here.
 
-    def _arrival_patience_s(self) -> float:
-        assert self.epoch is not None
-        before = self.rounds.get(self.epoch - 1)
-        return before.plan.patience_s if before is not None else LEAST_PATIENCE_S
+        For contributors a patience; for listeners, which become contributors that way, no longer than the local inner steps take.
+        """
+        before = self.rounds.get(self.epoch - 1) if self.epoch is not None else None
+        if before is None:
+            return 0.0
+        arriving = self._arriving(before)
+        if arriving & set(before.members()):
+            return before.plan.patience_s
+        if not arriving:
+            return 0.0
+        if trainer.ready_samples is not None:
+            return max(0.0, trainer.ready_s - self._epoch_began_s)
+        return before.plan.patience_s
+
+    def _arriving(self, before: Round) -> set[PeerId]:
+        """Peers of the round before that live and have not said yet that they finished it."""
+        behind = {p for p, s in self.standings.items() if s.epoch == before.plan.epoch and s.training}
+        return {p for p in (*before.members(), *before.listeners) if p in behind and p in self.connected}
 
     def _plan(self, now: float) -> list[RunAction]:
         at = self._plan_at()
@@ -475,7 +483,7 @@ class RunMachine:
         if self.epoch is None or self.epoch - 1 in self._recorded:
             return []
         before = self.rounds.get(self.epoch - 1)
-        if before is None or not before.finished or before.leader != self.me or self._arriving():
+        if before is None or not before.finished or before.leader != self.me or self._arriving(before):
             return []
         self._recorded = {self.epoch - 1}
         return [
