@@ -18,12 +18,11 @@ from ciuic_p2p.terms import PeerId, StateHash
 class Lineage:
     epoch: int
     state_hash: StateHash
-    layout: str
 
 
 def best_lineage(standings: Iterable[Standing]) -> Lineage | None:
     """None while nobody has a state."""
-    votes = Counter(Lineage(s.epoch, s.state_hash, s.layout) for s in standings if s.epoch is not None)
+    votes = Counter(Lineage(s.epoch, s.state_hash) for s in standings if s.epoch is not None)
     if not votes:
         return None
     return max(votes, key=lambda lineage: (lineage.epoch, votes[lineage], lineage.state_hash))

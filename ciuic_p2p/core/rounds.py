@@ -85,6 +85,7 @@ class Round:
         self.lost: set[PeerId] = set()
         self.excused: set[PeerId] = set()
         self._gone: set[PeerId] = set()
+        self._waited_for: frozenset[PeerId] | None = None
         self.samples: dict[PeerId, int] = {}
         """What each contributor said with Ready."""
         self.owner: list[PeerId] = [part.owner for part in self.parts]
@@ -122,6 +123,12 @@ class Round:
         """All others that get results: members, excused ones and listeners."""
         return tuple(p for p in (*self.members(), *sorted(self.listeners)) if p != self.me)
 
+    def needs_the_lost(self) -> bool:
+        """A part's result is not here, its owner is lost, and nobody was given it instead."""
+        return not self.finished and any(
+            owner in self.lost and part not in self.resolved | self._storing for part, owner in enumerate(self.owner)
+        )
+
     def next_deadline_s(self) -> float | None:
         """When TimePassed is wanted next; None when only events matter."""
         if self.finished or self.left or self.me not in self.members():
@@ -145,7 +152,9 @@ class Round:
         if term < self.owner_term[part] or self.owner[part] != self.me or sender not in self._expected():
             return Verdict.IGNORE
         tally = self._tallies.setdefault(part, _Tally())
-        if tally.publishing or part in self.resolved or sender in tally.added | tally.adding | tally.refused:
+        if tally.publishing or part in self.resolved:
+            return Verdict.IGNORE
+        if sender in tally.added or sender in tally.adding or sender in tally.refused:
             return Verdict.IGNORE
         tally.adding.add(sender)
         return Verdict.ACCEPT
@@ -215,10 +224,12 @@ class Round:
 
     # -- contributions -------------------------------------------------------------------------------------------------
 
-    def _expected(self) -> set[PeerId]:
-        """The contributors that an owner waits for."""
-        gone = self.lost | self.excused
-        return {p for p in self.plan.contributors if p not in gone and self.samples.get(p) != 0}
+    def _expected(self) -> frozenset[PeerId]:
+        """The contributors that an owner waits for; asked for at every frame, so it is kept until a loss changes it."""
+        if self._waited_for is None:
+            gone = self.lost | self.excused | {p for p, samples in self.samples.items() if samples == 0}
+            self._waited_for = frozenset(p for p in self.plan.contributors if p not in gone)
+        return self._waited_for
 
     def _contribute(self, samples: int, now: float) -> list[RoundAction]:
         """Sends every part to its owner, one part of each span in turn, so that no owner waits for the others' spans."""
@@ -255,6 +266,8 @@ class Round:
         if sender not in self.plan.contributors or sender in self.samples:
             return []
         self.samples[sender] = samples
+        if samples == 0:
+            self._waited_for = None
         if self._first_ready_s is None:
             self._first_ready_s = now
         self._note_readiness(now)
@@ -271,7 +284,9 @@ class Round:
         if self.left or self.owner[part] != self.me or part in self.resolved:
             return []
         tally = self._tallies.setdefault(part, _Tally())
-        if tally.publishing or tally.adding or not self._expected() <= tally.added | tally.refused:
+        if tally.publishing or tally.adding or len(tally.added) + len(tally.refused) < len(self._expected()):
+            return []
+        if not self._expected() <= tally.added | tally.refused:
             return []
         tally.publishing = True
         return [PublishPart(epoch=self.plan.epoch, part=part)]
@@ -342,6 +357,7 @@ class Round:
         self.listeners -= set(fence.lost) - self.lost  # one lost before, and back since, listens on
         self.lost |= set(fence.lost)
         self.excused |= set(fence.excused)
+        self._waited_for = None
         self._progress_s = now
         self._note_readiness(now)
         return self._publish_all_complete()

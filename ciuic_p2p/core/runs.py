@@ -318,10 +318,13 @@ class RunMachine:
 
     def _refuse_layout(self) -> list[RunAction]:
         best = self._best()
-        if self._trainer is None or best is None or best.layout in (self._trainer.shape.layout, self._refused_layout):
+        if self._trainer is None or best is None or self.epoch is not None:
             return []
-        self._refused_layout = best.layout
-        return [RefuseLayout(theirs=best.layout)]
+        theirs = next(s.layout for s in self.standings.values() if (s.epoch, s.state_hash) == (best.epoch, best.state_hash))
+        if theirs in (self._trainer.shape.layout, self._refused_layout):
+            return []
+        self._refused_layout = theirs
+        return [RefuseLayout(theirs=theirs)]
 
     def _seed_at(self) -> float | None:
         if self.epoch is not None or self._trainer is None or self._seeding or self._best() is not None:
@@ -339,42 +342,49 @@ class RunMachine:
 
     def _behind_at(self) -> float | None:
         """When a round that does not end is given up for the state that others already have."""
-        newest = max(self.rounds, default=None)
-        if newest is None or self.epoch is None or newest <= self.epoch or self._fetching is not None:
+        if self.epoch is None or self._fetching is not None:
             return None
         current = self.rounds.get(self.epoch)
-        if current is None or current.left:
-            return self._epoch_began_s
-        if current.finished:
+        later = [r.began_s for e, r in self.rounds.items() if e > self.epoch]
+        if not later or (current is not None and current.finished):
             return None
-        return self.rounds[newest].began_s + 2 * current.plan.patience_s
+        return min(later) + (2 * current.plan.patience_s if current is not None else 0.0)
 
     def _catch_up(self, now: float) -> list[RunAction]:
-        """Fetches the base state of the newest plan when this peer cannot get there by itself."""
-        newest = max(self.rounds, default=None)
-        if newest is None or self._stepping is not None:
+        """Fetches the newest state that others hold when this peer cannot get there by itself."""
+        target = self._newest_base()
+        if target is None or self._stepping is not None or target in (self._unfetchable, self._fetching):
             return []
-        plan = self.rounds[newest].plan
-        base = Lineage(plan.epoch, plan.base_hash, "")
         if self._fetching is not None:
-            if newest - self._fetching.epoch < MOST_PENDING_ROUNDS:
+            if target.epoch - self._fetching.epoch < MOST_PENDING_ROUNDS:
                 return []
-        elif not self._is_behind(base, now):
-            return []
-        if base == self._unfetchable or base == self._fetching:
+        elif not self._is_behind(target, now):
             return []
         actions: list[RunAction] = []
-        for old in [e for e in self.rounds if e < newest]:
+        for old in [e for e in self.rounds if e < target.epoch]:
             actions += self._drop(old)
-        self._fetching = base
-        donors = tuple(p for p in plan.contributors if p != self.me and p in self.connected)
-        return [*actions, FetchState(epoch=base.epoch, state_hash=base.state_hash, donors=donors)]
+        self._fetching = target
+        donors = holders(target, self.standings)
+        if target.epoch in self.rounds:
+            donors = tuple(dict.fromkeys((*donors, *self.rounds[target.epoch].plan.contributors)))
+        donors = tuple(p for p in donors if p in self.connected)
+        return [*actions, FetchState(epoch=target.epoch, state_hash=target.state_hash, donors=donors)]
 
-    def _is_behind(self, base: Lineage, now: float) -> bool:
+    def _newest_base(self) -> Lineage | None:
+        """The state before the newest round that is known, or a newer one that somebody stands at."""
+        best, newest = self._best(), max(self.rounds, default=None)
+        if newest is None or (best is not None and best.epoch > newest):
+            return None if best is None else Lineage(best.epoch, best.state_hash)
+        return Lineage(newest, self.rounds[newest].plan.base_hash)
+
+    def _is_behind(self, target: Lineage, now: float) -> bool:
         if self.epoch is None:
-            return not self._seeding
-        if self.epoch == base.epoch:
-            return self.state_hash != base.state_hash
+            return not self._seeding and self.training
+        if self.epoch >= target.epoch:
+            return self.epoch == target.epoch and self.state_hash != target.state_hash
+        current = self.rounds.get(self.epoch)
+        if current is None or current.needs_the_lost() or target.epoch > self.epoch + 1:
+            return True
         at = self._behind_at()
         return at is not None and now >= at
 
@@ -382,7 +392,7 @@ class RunMachine:
         """Peers that could contribute to this epoch, in the order of succession."""
         if self.epoch is None:
             return ()
-        mine = Lineage(self.epoch, self.state_hash, self.layout)
+        mine = Lineage(self.epoch, self.state_hash)
         equals = [p for p in holders(mine, self.standings) if self.standings[p].training and p in self.connected]
         return order_of_succession(self.run, self.epoch, [*equals, *([self.me] if self.training else [])])
 
@@ -403,7 +413,7 @@ class RunMachine:
     def _arrival_wait_s(self, trainer: _Trainer) -> float:
         """How long the leader waits with its plan for those of the round before that are about to get here.
 
-        For contributors a patience; for listeners, which become contributors that way, no longer than the local inner steps take.
+        For contributors a patience; for listeners, who become contributors that way, until the local inner steps are done.
         """
         before = self.rounds.get(self.epoch - 1) if self.epoch is not None else None
         if before is None:

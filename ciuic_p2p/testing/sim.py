@@ -1,11 +1,12 @@
-"""SimSwarm: many peers with the real run machines, in virtual time, over a network with latency, deaths, freezes and torn sessions.
+"""SimSwarm: many peers with the real run machines in virtual time; latency, deaths, freezes and torn sessions.
 
-Values are symbolic: the result of a part *is* the set of contributions in it, so that "exactly the weighted average of these peers"
-and "at most once" are comparisons, not tolerances. One seed gives one history.
+Values are symbolic: the result of a part *is* the set of contributions in it, so that "exactly the average of these peers" and
+"at most once" are comparisons, not tolerances. One seed gives one history.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import random
@@ -80,6 +81,10 @@ class SimState:
     def stepped(self, step: tuple[Result, ...]) -> SimState:
         text = repr((self.digest, [sorted(part) for part in step]))
         return SimState((*self.history, step), self.root, blake3(text.encode()).hexdigest())
+
+
+_decoded = functools.lru_cache(maxsize=4096)(decode)
+"""One message goes to many peers."""
 
 
 @dataclass(slots=True)
@@ -163,6 +168,7 @@ class SimSwarm:
             state = old.state
             fresh.state = state
             self._after(0.0, lambda: self._feed(fresh, StateHeld(epoch=state.epoch, state_hash=state.state_hash())))
+            self._train(fresh)
         return fresh
 
     def freeze(self, name: str, seconds: float) -> None:
@@ -312,7 +318,7 @@ class SimSwarm:
                 pass
 
     def _message(self, peer: SimPeer, sender: PeerId, data: bytes) -> None:
-        self._perform(peer, peer.machine.handle(MessageReceived(sender=sender, message=decode(data)), self.now))
+        self._perform(peer, peer.machine.handle(MessageReceived(sender=sender, message=_decoded(data)), self.now))
 
     def _hold(self, peer: SimPeer, state: SimState) -> None:
         if peer.state is not None:
@@ -398,6 +404,7 @@ class SimSwarm:
                     continue
                 for state in (donor.state, *donor.old_states.values()):
                     if (state.epoch, state.state_hash()) == (action.epoch, action.state_hash) and peer.state is asked_state:
+                        peer.finished.clear()  # they belong to the lineage that is given up
                         self._hold(peer, state)
                         return
             self._feed(peer, FetchFailed(epoch=action.epoch, state_hash=action.state_hash))

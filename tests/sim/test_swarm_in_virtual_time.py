@@ -187,8 +187,8 @@ def test_500_seeded_histories_keep_the_invariants(block: int):
 
 
 def test_100_peers_with_deaths_and_freezes():
-    swarm = disturbed(1, peers=100, seconds=20, disturbances=30, count=60_000)
-    swarm.run_until(45)
+    swarm = disturbed(1, peers=100, seconds=12, disturbances=30, count=60_000)
+    swarm.run_until(30)
     peers = settled(swarm)
     epochs = [p.state.epoch for p in peers]
     assert len(peers) >= 95
