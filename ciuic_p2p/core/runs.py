@@ -96,6 +96,8 @@ class RunMachine:
         self._terms: dict[int, int] = {}
         self._recorded: set[int] = set()
         self._refused_layout = ""
+        self._best_kept: Lineage | None = None
+        self._best_known = False
         self._early: list[tuple[PeerId, Ready | Fence | Report | Repair]] = []
 
     # -- what the shell may ask ----------------------------------------------------------------------------------------
@@ -143,6 +145,7 @@ class RunMachine:
             case PeerLost(peer=peer):
                 self.connected.discard(peer)
                 self.standings.pop(peer, None)
+                self._best_known = False
                 return self._in_all_rounds(event, now)
             case PeerReturned(peer=peer):
                 self.connected.add(peer)
@@ -177,9 +180,11 @@ class RunMachine:
         match message:
             case Standing():
                 self.standings[sender] = message
+                self._best_known = False
                 return []
             case Withdrawal():
                 self.standings.pop(sender, None)
+                self._best_known = False
                 return self._in_all_rounds(PeerLost(peer=sender), now)
             case Plan():
                 return self._planned(sender, message, now)
@@ -240,6 +245,7 @@ class RunMachine:
         stepped = self._stepping is not None and epoch == self._stepping + 1
         self.epoch, self.state_hash, self._epoch_began_s = epoch, state_hash, now
         self._seeding, self._fetching, self._unfetchable, self._stepping = False, None, None, None
+        self._best_known = False
         actions: list[RunAction] = []
         for old in [e for e in self.rounds if e < epoch - (1 if stepped else 0)]:
             actions += self._drop(old)
@@ -286,7 +292,7 @@ class RunMachine:
             return True
         if plan.epoch < self.epoch:
             return False
-        best = best_lineage((self.standing(), *self.standings.values()))
+        best = self._best()
         return plan.base_hash == self.state_hash or (best is not None and best.state_hash == plan.base_hash)
 
     def _open(self, opened: Round, now: float) -> list[RunAction]:
@@ -314,7 +320,11 @@ class RunMachine:
         return actions + self._tell()
 
     def _best(self) -> Lineage | None:
-        return best_lineage((self.standing(), *self.standings.values()))
+        """Asked for by several deciders after every event, so it is kept until a standing changes."""
+        if not self._best_known:
+            self._best_kept = best_lineage((self.standing(), *self.standings.values()))
+            self._best_known = True
+        return self._best_kept
 
     def _refuse_layout(self) -> list[RunAction]:
         best = self._best()

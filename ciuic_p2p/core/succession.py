@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from blake3 import blake3
@@ -11,6 +12,7 @@ from ciuic_p2p.terms import PeerId
 _TIE_BITS = 16
 
 
+@functools.lru_cache(maxsize=1 << 13)
 def _rank(run: str, epoch: int, peer: PeerId) -> bytes:
     return blake3(f"ciuic succession\0{run}\0{epoch}\0{peer}".encode()).digest()
 
