@@ -49,7 +49,7 @@ class Entry:
         return math.prod(self.shape)
 
     def describe(self) -> str:
-        """One line without commas in it that two peers with the same tensor both write."""
+        """One line that reads one way only: role, dtype and shape hold no spaces."""
         return f"{self.role} {self.name} {self.dtype} {'x'.join(map(str, self.shape)) or 'scalar'}"
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from ciuic_p2p.errors import ConfigError, MalformedPayload
 from ciuic_p2p.tensors.codecs.base import Codec
+from ciuic_p2p.tensors.codecs.bfloat16 import Bfloat16
+from ciuic_p2p.tensors.codecs.float16 import Float16
 from ciuic_p2p.tensors.codecs.float32 import Plain32
 from ciuic_p2p.tensors.codecs.int4 import Int4
 from ciuic_p2p.tensors.codecs.int8 import Int8
+from ciuic_p2p.tensors.codecs.onebit import OneBit
+from ciuic_p2p.tensors.codecs.topk import TopK
 
-_CODECS: tuple[Codec, ...] = (Plain32(), Int8(), Int4())
+_CODECS: tuple[Codec, ...] = (Plain32(), Float16(), Bfloat16(), Int8(), Int4(), OneBit(), TopK())
 _BY_NAME = {codec.name: codec for codec in _CODECS}
 _BY_CODE = {codec.code: codec for codec in _CODECS}
 

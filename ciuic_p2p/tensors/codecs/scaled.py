@@ -125,8 +125,8 @@ class ScaledCodec(BlockCodec[ScaledWorkspace]):
 
     def _quantise(self, values: Float32, space: ScaledWorkspace) -> None:
         """space.codes = values × factors, rounded to the nearest even integer, + bias."""
-        rows = torch.from_numpy(values).view(-1, BLOCK_VALUES)
+        rows = values.reshape(-1, BLOCK_VALUES)
         for half in space.halves:
-            torch.mul(rows[half.blocks], half.factor_column, out=half.rows)
+            torch.mul(torch.from_numpy(rows[half.blocks]), half.factor_column, out=half.rows)
         np.add(space.values, np.float32(_ROUNDER + self.bias), out=space.values)
         np.copyto(space.codes, space.integers, casting="unsafe")

@@ -40,7 +40,9 @@ class TiledCodec(Codec, Generic[Workspace]):
         if len(out) != self.encoded_bytes(len(values)):
             raise ValueError(f"{len(values)} values need {self.encoded_bytes(len(values))} bytes, not {len(out)}")
         for tile in tiles(len(values)):
-            self.encode_tile(values[tile], out[self.payload_slice(tile)])
+            # torch warns of arrays it must not write to, so it gets a copy of a tile of those.
+            part = values[tile] if values.flags.writeable else values[tile].copy()
+            self.encode_tile(part, out[self.payload_slice(tile)])
 
     def decode_checked_into(self, payload: Bytes, out: Float32) -> None:
         for tile in tiles(len(out)):
