@@ -273,23 +273,23 @@ def test_no_stream_to_a_peer_nobody_knows():
     uvloop.run(run())
 
 
-def test_a_peer_without_a_listener_is_reached_through_a_relay():
+def test_two_peers_without_listeners_reach_each_other_through_a_relay():
     async def run():
         async with swarm() as it:
             relay = await it.started("relay")
-            join = relay.network.join_addresses()
-            private = await it.started("private", join, listen=(), auto_relay=True, reachability="private")
-            other = await it.started("other", join)
+            join, hidden = relay.network.join_addresses(), {"listen": (), "auto_relay": True, "reachability": "private"}
+            one = await it.started("one", join, **hidden)
+            other = await it.started("other", join, **hidden)
             greeted = asyncio.get_running_loop().create_future()
 
             async def take(peer, reader, writer):
                 greeted.set_result((peer, await reader.readexactly(5)))
                 writer.close()
 
-            private.network.set_stream_handler(take)
-            assert any("p2p-circuit" in address for address in private.network.visible_addresses())
-            await eventually(lambda: other.network.contacts() == 2, "the private peer was met", 40.0)
-            _, writer = await other.network.open_stream(private.peer_id)
+            one.network.set_stream_handler(take)
+            assert all("p2p-circuit" in address for address in one.network.visible_addresses())
+            await eventually(lambda: other.network.contacts() == 2, "they have met", 40.0)
+            _, writer = await other.network.open_stream(one.peer_id)
             writer.write(b"hello")
             assert await greeted == (other.peer_id, b"hello")
             writer.close()
