@@ -65,6 +65,11 @@ def debug_wanted() -> bool:
     return os.environ.get("CIUIC_DEBUG", "") not in ("", "0")
 
 
+def child_environment(**extra: str) -> dict[str, str]:
+    """For a process whose daemon is not the user's: this environment without its CIUIC_ settings, and `extra`."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("CIUIC_")} | extra
+
+
 def load_config(flags: Mapping[str, Any], profile_path: Path | None, environ: Mapping[str, str]) -> DaemonConfig:
     """The settings of one daemon.
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-UNKNOWN = "–"
+from ciuic_p2p.wording import UNKNOWN, in_bytes, number
 
 
 def draw_status(status: dict[str, Any]) -> RenderableType:
@@ -83,22 +83,6 @@ def draw_rounds(rounds: list[dict[str, Any]]) -> RenderableType:
             cell(entry["state_hash"])[:12],
         )
     return table
-
-
-def in_bytes(count: float | None) -> str:
-    """1234567 → "1.2 MB"."""
-    if count is None:
-        return UNKNOWN
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def number(value: float | None, digits: int = 1) -> str:
-    """With so many digits; a dash for what is not known."""
-    return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
 def yes_no(value: bool) -> str:
