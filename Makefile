@@ -1,0 +1,57 @@
+# Each target works alone on a machine with Python >= 3.11: the virtual environment is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+FAST_TESTS := --ignore tests/swarm --ignore tests/wan
+
+.PHONY: help install demo test check format lint types imports fast-tests bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    three peers train one model over an emulated ocean, one is killed and comes back"
+	@echo "make test    every test"
+	@echo "make check   lint, types, import rules, fast tests"
+	@echo "make bench   every benchmark, a summary table"
+	@echo "make format  rewrite the code as 'make check' wants it"
+
+install: $(INSTALLED)
+
+# The stamp is newer than what it was made from, so a second run starts at once.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: $(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/ciuic-peer demo
+
+test: $(INSTALLED)
+	$(BIN)/pytest
+
+check: lint types imports fast-tests
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+fast-tests: $(INSTALLED)
+	$(BIN)/pytest $(FAST_TESTS)
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

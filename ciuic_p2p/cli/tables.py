@@ -1,0 +1,109 @@
+"""Answers of the daemon as tables for people. Pure: plain data in, something that rich prints out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from ciuic_p2p.wording import UNKNOWN, in_bytes, number
+
+
+def draw_status(status: dict[str, Any]) -> RenderableType:
+    """One peer, and a table of its runs."""
+    head = Table.grid(padding=(0, 2))
+    for label, value in (
+        ("peer", f"{status['name']} ({status['region']})"),
+        ("peer id", status["peer_id"]),
+        ("swarm", status["swarm"]),
+        ("sent", in_bytes(status["bytes_sent"])),
+        ("received", in_bytes(status["bytes_received"])),
+    ):
+        head.add_row(f"[bold]{label}[/bold]", cell(value))
+    if not status["runs"]:
+        return Group(head, "No run yet: ciuic.join(...) in a training script begins one.")
+    runs = _table("run", "epoch", "training", "participating", "samples/s", "state hash", "last round")
+    for run in status["runs"]:
+        last = run.get("last_round") or {}
+        runs.add_row(
+            cell(run["run"]),
+            cell(run["epoch"]),
+            yes_no(run["training"]),
+            yes_no(run["participating"]),
+            number(run["samples_per_s"]),
+            cell(run["state_hash"])[:12],
+            f"{number(last.get('seconds'), 2)} s" if last else UNKNOWN,
+        )
+    return Group(head, runs)
+
+
+def draw_peers(peers: list[dict[str, Any]]) -> RenderableType:
+    """Who is in the swarm."""
+    table = _table("name", "region", "alive", "training", "participating", "RTT ms", "version", "peer id")
+    for peer in peers:
+        table.add_row(
+            cell(peer["name"]),
+            cell(peer["region"]),
+            *(yes_no(peer[key]) for key in ("alive", "training", "participating")),
+            number(peer["rtt_ms"]),
+            cell(peer["version"]),
+            cell(peer["peer_id"]),
+        )
+    return table
+
+
+def draw_links(links: list[dict[str, Any]]) -> RenderableType:
+    """What was measured between peers."""
+    table = _table("from", "to", "RTT ms", "goodput Mbit/s", "path")
+    for link in links:
+        table.add_row(
+            cell(link["from"]), cell(link["to"]), number(link["rtt_ms"]), number(link["goodput_mbps"]), cell(link["path"])
+        )
+    return table
+
+
+def draw_rounds(rounds: list[dict[str, Any]]) -> RenderableType:
+    """The latest rounds."""
+    table = _table("run", "epoch", "members", "plan", "codec", "seconds", "predicted", "sent", "lost", "repaired", "state hash")
+    for entry in rounds:
+        table.add_row(
+            cell(entry["run"]),
+            cell(entry["epoch"]),
+            listed(entry["members"]),
+            cell(entry["plan"]),
+            cell(entry["codec"]),
+            number(entry["seconds"], 2),
+            number(entry["predicted_s"], 2),
+            in_bytes(entry["bytes_sent"]),
+            listed(entry["lost"]),
+            listed(entry["repaired"]),
+            cell(entry["state_hash"])[:12],
+        )
+    return table
+
+
+def yes_no(value: bool) -> str:
+    """A word that is read without colour too."""
+    return "[green]yes[/green]" if value else "no"
+
+
+def cell(value: object) -> str:
+    """Any value as text; what other peers chose is never taken for markup."""
+    return UNKNOWN if value is None else escape(str(value))
+
+
+def listed(values: object) -> str:
+    """A list joined by commas; counts and texts stay as they are."""
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        return ", ".join(cell(value) for value in values) or UNKNOWN
+    return cell(values)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,87 @@
+"""What the demonstration showed: a table, and what of it falls short. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from ciuic_p2p.wording import UNKNOWN, in_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerResult:
+    """One peer at the end."""
+
+    name: str
+    region: str
+    epoch: int
+    samples: int
+    """Trained on here, those before a kill included."""
+    accuracy: float | None
+    """On the test images, with the parameters of the last epoch that its trainer saw."""
+    bytes_sent: int
+    plain_bytes: float
+    """What plain float32 data parallel would have sent for the same samples."""
+    state_hash: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What the kill cost."""
+
+    killed: str
+    epoch: int
+    """That the others had finished."""
+    others_s: float
+    """From the kill until the others finished an epoch without it."""
+    back_s: float
+    """From its second start until it finished an epoch with the others."""
+
+
+def shortfalls(results: Sequence[PeerResult], least_accuracy: float) -> list[str]:
+    """What must not be; empty when all is well."""
+    found = []
+    if len({(result.epoch, result.state_hash) for result in results}) != 1 or results[0].state_hash is None:
+        states = ", ".join(f"{result.name} {(result.state_hash or 'none')[:12]} at epoch {result.epoch}" for result in results)
+        found.append(f"the replicas differ: {states}")
+    found += [
+        f"{result.name}'s accuracy is {_percent(result.accuracy)}, under {_percent(least_accuracy)}"
+        for result in results
+        if result.accuracy is None or not result.accuracy >= least_accuracy
+    ]
+    return found
+
+
+def draw_results(results: Sequence[PeerResult]) -> Table:
+    """One row a peer."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("peer", "region", "epochs", "samples", "accuracy", "sent", "plain float32", "less by", "state hash"):
+        table.add_column(title, justify="left" if title in ("peer", "region", "state hash") else "right")
+    for result in results:
+        ratio = f"{result.plain_bytes / result.bytes_sent:.0f}×" if result.bytes_sent else UNKNOWN
+        table.add_row(
+            result.name,
+            result.region,
+            str(result.epoch),
+            f"{result.samples:,}",
+            _percent(result.accuracy),
+            in_bytes(result.bytes_sent),
+            in_bytes(result.plain_bytes),
+            ratio,
+            (result.state_hash or UNKNOWN)[:12],
+        )
+    return table
+
+
+def tell_recovery(recovery: Recovery) -> str:
+    """In words."""
+    return (
+        f"{recovery.killed} was killed after epoch {recovery.epoch} (kill -9, daemon and trainer). The others finished the next"
+        f" epoch {recovery.others_s:.1f} s later; once started again it took part {recovery.back_s:.1f} s later."
+    )
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.1%}"
