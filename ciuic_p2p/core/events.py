@@ -108,13 +108,15 @@ class RunShape:
     """What a plan must know of the model."""
 
     layout: str
-    """Fingerprint of the layout."""
+    """Fingerprint of the layout and of what else must be the same on all peers."""
     count: int
     """Values of the flat tensor, buffers included."""
     parameter_count: int
     codec: str
     encoded_bytes: int
     """Of the whole tensor under that codec."""
+    outer_learning_rate: float
+    outer_momentum: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

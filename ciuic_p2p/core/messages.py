@@ -69,13 +69,6 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrawal:
-    """The sender left the run; it keeps no state of it."""
-
-    run: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """The contiguous values [start, stop) of the flat tensor that `owner` reduces."""
 
@@ -106,6 +99,10 @@ class Plan:
     """Values from here on are buffers: averaged without loss and without momentum."""
     part_values: int
     codec: str
+    reason: str
+    """Why this codec and these spans, for people."""
+    outer_learning_rate: float
+    outer_momentum: float
     predicted_s: float
     patience_s: float
     """How long a member waits for bytes that should have come, from measured goodput and jitter."""
@@ -247,7 +244,6 @@ Message = (
     | Introduction
     | LinkReport
     | Standing
-    | Withdrawal
     | Plan
     | Briefing
     | Ready
@@ -266,7 +262,6 @@ _TYPES: dict[int, type[Message]] = {
     3: Introduction,
     4: LinkReport,
     5: Standing,
-    6: Withdrawal,
     7: Plan,
     8: Briefing,
     9: Ready,

@@ -6,6 +6,7 @@ deciders in order of priority. Knows no values, no sockets, no clock.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from ciuic_p2p.core.events import (
@@ -40,7 +41,7 @@ from ciuic_p2p.core.events import (
     TrainerReady,
 )
 from ciuic_p2p.core.lineage import Lineage, best_lineage, holders
-from ciuic_p2p.core.messages import Briefing, Fence, Plan, Ready, Repair, Report, Standing, Withdrawal
+from ciuic_p2p.core.messages import Briefing, Fence, Plan, Ready, Repair, Report, Standing
 from ciuic_p2p.core.parts import choose_part_values
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
@@ -113,7 +114,7 @@ class RunMachine:
             epoch=self.epoch,
             state_hash=self.state_hash,
             training=self.training,
-            samples_per_s=0.0,
+            samples_per_s=self.samples_per_s,
         )
 
     def current_round(self) -> Round | None:
@@ -182,10 +183,6 @@ class RunMachine:
                 self.standings[sender] = message
                 self._best_known = False
                 return []
-            case Withdrawal():
-                self.standings.pop(sender, None)
-                self._best_known = False
-                return self._in_all_rounds(PeerLost(peer=sender), now)
             case Plan():
                 return self._planned(sender, message, now)
             case Briefing():
@@ -469,6 +466,9 @@ class RunMachine:
             parameter_count=shape.parameter_count,
             part_values=choose_part_values(shape.count, len(contributors)),
             codec=shape.codec,
+            reason=f"{shape.codec} asked for by the trainer; spans by measured bandwidth",
+            outer_learning_rate=shape.outer_learning_rate,
+            outer_momentum=shape.outer_momentum,
             predicted_s=butterfly.predicted_s,
             patience_s=butterfly.patience_s,
         )
@@ -518,7 +518,7 @@ class RunMachine:
 
     def _tell(self) -> list[RunAction]:
         standing = self.standing()
-        if standing == self._told:
+        if self._told is not None and dataclasses.replace(standing, samples_per_s=self._told.samples_per_s) == self._told:
             return []
         self._told = standing
         return [SendMessage(to=tuple(sorted(self.connected)), message=standing)] if self.connected else []

@@ -127,7 +127,15 @@ class SimSwarm:
         self._latency_s = latency_s
         self._session: dict[frozenset[PeerId], int] = {}
         self._arrival: dict[tuple[PeerId, PeerId, str], float] = {}
-        self._shape = RunShape(layout="L", count=count, parameter_count=count, codec="float32", encoded_bytes=4 * count)
+        self._shape = RunShape(
+            layout="L",
+            count=count,
+            parameter_count=count,
+            codec="float32",
+            encoded_bytes=4 * count,
+            outer_learning_rate=1.0,
+            outer_momentum=0.0,
+        )
 
     # -- the script's side ---------------------------------------------------------------------------------------------
 
