@@ -1,4 +1,4 @@
-"""What probes and transfers say about a link: round trip with jitter, and goodput. Pure: times and sizes come in as arguments."""
+"""What probes and transfers say about a link: round trip, jitter, goodput. Pure: times and sizes come in as arguments."""
 
 from __future__ import annotations
 

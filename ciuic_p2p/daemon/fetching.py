@@ -1,0 +1,123 @@
+"""Takes one version of a run's state from several donors at once, every piece verified. Knows no rounds.
+
+A donor that is silent, refuses or lies is left out and its pieces are asked of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from itertools import cycle
+
+import msgpack
+import numpy as np
+import structlog
+
+from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
+from ciuic_p2p.errors import MalformedMessage, PeerUnreachable
+from ciuic_p2p.tensors.outer import OuterState
+from ciuic_p2p.tensors.state import StateManifest
+from ciuic_p2p.terms import PeerId, StateHash
+
+log = structlog.get_logger(__name__)
+
+OFFER_LIMIT_S = 10.0
+STALL_LIMIT_S = 8.0
+"""Without a piece from anybody for so long, what is missing is asked for again, of the next donors."""
+MOST_STALLS = 3
+
+
+class Fetch:
+    """One version. `run` returns the state; frames and messages come in by the other methods, frames from lane threads."""
+
+    def __init__(
+        self, run: str, epoch: int, state_hash: StateHash, donors: tuple[PeerId, ...], send: Callable[[PeerId, Message], None]
+    ) -> None:
+        self._run, self._epoch, self._state_hash = run, epoch, state_hash
+        self._donors = donors
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._manifest: StateManifest | None = None
+        self._state: OuterState | None = None
+        self._missing: set[int] = set()
+        self._willing: list[PeerId] = []
+        self._changed = asyncio.Event()
+        self._lock = threading.Lock()
+
+    async def run(self) -> tuple[OuterState, StateManifest] | None:
+        """None when no donor could give it."""
+        for donor in self._donors:
+            self._ask(donor, AskState(run=self._run, epoch=self._epoch, state_hash=self._state_hash))
+        if not await self._wait(lambda: bool(self._willing), OFFER_LIMIT_S):
+            return None
+        for _ in range(MOST_STALLS):
+            self._ask_for_missing()
+            while self._missing:
+                before = len(self._missing)
+                if not await self._wait(lambda before=before: len(self._missing) < before, STALL_LIMIT_S):  # type: ignore[misc]
+                    break
+            if not self._missing:
+                return self._taken()
+            self._willing.append(self._willing.pop(0))
+        log.warning("state.fetch_stalled", run=self._run, epoch=self._epoch, missing=len(self._missing))
+        return None
+
+    def offered(self, sender: PeerId, offer: StateOffer) -> None:
+        """In the loop's thread. Raises MalformedMessage when the manifest is not that of the wanted hash."""
+        if sender not in self._donors or offer.state_hash != self._state_hash or not offer.manifest:
+            return
+        manifest = StateManifest.from_wire(msgpack.unpackb(offer.manifest, strict_map_key=True))
+        if (manifest.epoch, manifest.state_hash) != (self._epoch, self._state_hash):
+            raise MalformedMessage(sender, "it offered a state that is not the one asked for")
+        if self._manifest is None:
+            self._manifest = manifest
+            self._state = OuterState.empty(manifest.count, manifest.parameter_count)
+            self._missing = set(range(len(manifest.piece_hashes)))
+        if sender not in self._willing:
+            self._willing.append(sender)
+        self._changed.set()
+
+    def piece_arrived(self, sender: PeerId, piece: int, payload: memoryview) -> None:
+        """In a lane's thread. Raises MalformedMessage when the piece is not the one that the hash says."""
+        manifest, state = self._manifest, self._state
+        if manifest is None or state is None or piece not in self._missing:
+            return
+        if not manifest.verify_piece(piece, payload):
+            raise MalformedMessage(sender, f"piece {piece} of its state does not have the promised hash")
+        manifest.span(piece).of(state)[:] = np.frombuffer(payload, "<f4")
+        with self._lock:
+            self._missing.discard(piece)
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def _taken(self) -> tuple[OuterState, StateManifest]:
+        assert self._state is not None
+        assert self._manifest is not None
+        return self._state, self._manifest
+
+    def _ask_for_missing(self) -> None:
+        with self._lock:
+            missing = sorted(self._missing)
+        shares: dict[PeerId, list[int]] = {donor: [] for donor in self._willing}
+        for piece, donor in zip(missing, cycle(self._willing), strict=False):
+            shares[donor].append(piece)
+        for donor, pieces in shares.items():
+            if pieces:
+                self._ask(donor, AskPieces(run=self._run, epoch=self._epoch, state_hash=self._state_hash, pieces=tuple(pieces)))
+
+    def _ask(self, donor: PeerId, message: Message) -> None:
+        try:
+            self._send(donor, message)
+        except PeerUnreachable as error:
+            log.debug("state.donor_gone", donor=donor, error=str(error))
+
+    async def _wait(self, done: Callable[[], bool], limit_s: float) -> bool:
+        try:
+            async with asyncio.timeout(limit_s):
+                while not done():
+                    self._changed.clear()
+                    if not done():
+                        await self._changed.wait()
+        except TimeoutError:
+            return done()
+        return True

@@ -1,0 +1,530 @@
+"""One run on this peer: performs what its machine wants, with real values, peers and time.
+
+The machine is asked under one lock, from the event loop and from lane threads alike; what computes goes to the pool. Knows no
+TLS, no DHT and no socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import structlog
+from blake3 import blake3
+
+from ciuic_p2p.core import events as e
+from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
+from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Transcript, encode
+from ciuic_p2p.core.rounds import Round
+from ciuic_p2p.core.runs import RunMachine
+from ciuic_p2p.core.topology import Links
+from ciuic_p2p.daemon.fetching import Fetch
+from ciuic_p2p.daemon.roundlog import RoundLog
+from ciuic_p2p.daemon.seat import Seat
+from ciuic_p2p.daemon.transcripts import is_signed_by, sign_transcript
+from ciuic_p2p.daemon.values import LOSSLESS, RoundValues
+from ciuic_p2p.daemon.versions import Version, Versions
+from ciuic_p2p.errors import (
+    LayoutMismatch,
+    LocalError,
+    MalformedMessage,
+    MalformedPayload,
+    PeerUnreachable,
+    RemoteError,
+    RoundFailed,
+)
+from ciuic_p2p.local.protocol import Advanced, Attached
+from ciuic_p2p.net.transport import OutgoingFrame, Transport
+from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
+from ciuic_p2p.tensors.state import piece_bytes
+from ciuic_p2p.terms import PeerId
+
+log = structlog.get_logger(__name__)
+
+LATER_LIMIT_S = 10.0
+"""A frame whose plan has not come waits so long in its lane, which holds the sender back as well."""
+
+FRAME_OVERHEAD_BYTES = 8 + HEADER_BYTES + 2 * 16
+"""Counter, header and two authentication tags around each payload."""
+
+LARGEST_SAMPLES = 1 << 32
+
+
+def run_tag(run: str) -> bytes:
+    """The run's name in frame headers: 8 bytes."""
+    return blake3(f"ciuic run\0{run}".encode()).digest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run needs of its daemon."""
+
+    me: PeerId
+    transport: Transport
+    sign: Callable[[bytes], bytes]
+    name_of: Callable[[PeerId], str]
+    pool: Executor
+    tasks: asyncio.TaskGroup
+
+
+class RunHost:
+    """Made in the event loop's thread."""
+
+    def __init__(self, run: str, around: Surroundings, seed_wait_s: float) -> None:
+        self.run = run
+        self.tag = run_tag(run)
+        self.seat: Seat | None = None
+        self.rounds = RoundLog()
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._changed = threading.Condition(threading.RLock())
+        self._machine = RunMachine(around.me, run, now=time.monotonic(), seed_wait_s=seed_wait_s)
+        self._versions = Versions()
+        self._values: dict[int, RoundValues] = {}
+        self._contribution: np.ndarray[tuple[int], np.dtype[np.float32]] | None = None
+        self._fetch: Fetch | None = None
+        self._fetching: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- what the daemon tells and asks --------------------------------------------------------------------------------
+
+    def handle(self, event: e.RunEvent) -> None:
+        """From any thread."""
+        with self._changed:
+            self._perform(self._machine.handle(event, time.monotonic()))
+            self._changed.notify_all()
+
+    def tick(self) -> None:
+        """Several times a second, so that deadlines are kept."""
+        with self._changed:
+            deadline = self._machine.next_deadline_s()
+            if deadline is not None and deadline <= time.monotonic():
+                self.handle(e.TimePassed())
+
+    def message_received(self, sender: PeerId, message: Message) -> None:
+        """One of this run's messages. Raises MalformedMessage when the sender is to blame."""
+        match message:
+            case AskState():
+                self._offer_state(sender, message)
+            case StateOffer():
+                if self._fetch is not None:
+                    self._fetch.offered(sender, message)
+            case AskPieces():
+                self._send_pieces(sender, message)
+            case Transcript():
+                if not is_signed_by(sender, message):
+                    raise MalformedMessage(sender, "its transcript is not signed by it")
+                self.rounds.record(message)
+            case _:
+                self.handle(e.MessageReceived(sender=sender, message=message))
+
+    def update_links(self, links: Links) -> None:
+        """What the next plan is made by."""
+        self._machine.links = links
+
+    def took_part(self, peer: PeerId) -> bool:
+        """Whether its contribution is in the newest finished round."""
+        last = self.rounds.last()
+        return last is not None and any(p == peer for p, _ in last.contributors)
+
+    def describe(self) -> dict[str, Any]:
+        """As `ciuic-peer status --json` prints it."""
+        last = self.rounds.view({})[-1:]
+        return {
+            "run": self.run,
+            "epoch": self._machine.epoch,
+            "training": self.seat is not None,
+            "participating": self.took_part(self._around.me),
+            "samples_per_s": round(self.seat.samples_per_s, 2) if self.seat is not None else 0.0,
+            "state_hash": self._machine.state_hash,
+            "last_round": last[0] if last else {},
+        }
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    @property
+    def machine(self) -> RunMachine:
+        """For views; read in the loop's thread."""
+        return self._machine
+
+    # -- the trainer ---------------------------------------------------------------------------------------------------
+
+    def attach(self, seat: Seat) -> None:
+        """Raises LocalError while another trainer is attached, LayoutMismatch when the run's model is another."""
+        if self.seat is not None:
+            raise LocalError(
+                f"process {self.seat.trainer.pid} already trains {self.run!r} through this daemon",
+                "end it, or start another daemon with its own --home",
+            )
+        if self._machine.epoch is not None and self._machine.layout != seat.shape.layout:
+            raise LayoutMismatch(f"run {self.run!r} is of another model or other outer settings", "use another run name")
+        self.seat = seat
+        self.handle(e.TrainerAttached(shape=seat.shape))
+        if self._versions.current is not None:
+            self._around.pool.submit(self._let_in, seat, False)
+        else:
+            seat.trainer.say_waiting("looking for the run's state among the peers")
+
+    def trainer_ready(self, seat: Seat, samples: int) -> None:
+        """Its exchange holds the local values."""
+        seat.note_speed(samples)
+        self._machine.samples_per_s = seat.samples_per_s
+        self._around.pool.submit(self._guarded, self._take_contribution, seat, samples)
+
+    def trainer_left(self, seat: Seat) -> None:
+        if self.seat is seat:
+            self.seat = None
+            self.handle(e.TrainerLeft())
+
+    def _let_in(self, seat: Seat, fresh: bool) -> None:
+        """In the pool: gives the trainer the state that is held now."""
+        with self._changed:
+            version = self._versions.current
+            if version is None or seat.is_attached or self.seat is not seat:
+                return
+            seat.is_attached = True
+            seat.load(version)
+        answer = Attached(epoch=version.epoch, state_hash=version.state_hash, fresh=fresh)
+        self._loop.call_soon_threadsafe(seat.trainer.say_attached, answer)
+
+    def _take_contribution(self, seat: Seat, samples: int) -> None:
+        contribution = seat.take_contribution() if samples > 0 else None
+        if contribution is None and samples > 0:
+            log.warning("run.contribution_not_finite", run=self.run)
+        with self._changed:
+            if self.seat is seat:
+                self._contribution = contribution
+                self.handle(e.TrainerReady(samples=samples if contribution is not None else 0))
+
+    def _load_trainer(self, action: e.LoadTrainer) -> None:
+        with self._changed:
+            seat, version = self.seat, self._versions.current
+            if seat is None or version is None:
+                return
+            seat.load(version)
+            self._contribution = None
+            entry = self.rounds.entry(version.epoch - 1)
+        answer = Advanced(
+            epoch=version.epoch,
+            state_hash=version.state_hash,
+            peers=tuple(self._around.name_of(peer) for peer, _ in entry.contributors) if entry else (),
+            bytes_sent=entry.bytes_sent if entry else 0,
+            bytes_received=entry.bytes_received if entry else 0,
+            seconds=(entry.seconds or 0.0) if entry else 0.0,
+            counted=action.counted,
+        )
+        self._loop.call_soon_threadsafe(seat.trainer.say_advanced, answer)
+
+    # -- frames, in lane threads ---------------------------------------------------------------------------------------
+
+    def frame_received(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
+        """Raises RemoteError when the sender is to blame; a frame that is not wanted is dropped."""
+        self.rounds.count_received(header.epoch, len(payload) + FRAME_OVERHEAD_BYTES)
+        match header.kind:
+            case FrameKind.CONTRIBUTION:
+                self._take_part(sender, header, payload)
+            case FrameKind.RESULT:
+                self._take_result(sender, header, payload)
+            case FrameKind.STATE:
+                if self._fetch is not None:
+                    self._fetch.piece_arrived(sender, header.part, payload)
+            case FrameKind.PROBE:
+                pass
+
+    def _take_part(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
+        values = self._accepted(header, lambda r: r.judge_part(sender, header.part, header.term))
+        if values is None:
+            return
+        try:
+            if header.codec != values.codec_of(header.part).code or not 0 < header.samples <= LARGEST_SAMPLES:
+                raise MalformedPayload(sender, "a contribution under another codec than planned, or of no weight")
+            values.add(header.part, payload, header.codec, header.samples)
+        except RemoteError:
+            self._handle_in_round(header.epoch, e.PartRefused(sender=sender, part=header.part))
+            raise
+        self._handle_in_round(header.epoch, e.PartAccumulated(sender=sender, part=header.part))
+
+    def _take_result(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
+        values = self._accepted(header, lambda r: r.judge_result(sender, header.part, header.term))
+        if values is None:
+            return
+        try:
+            values.store_result(header.part, payload, header.codec)
+        except RemoteError:
+            self._handle_in_round(header.epoch, e.ResultRefused(part=header.part))
+            raise
+        self._handle_in_round(header.epoch, e.ResultStored(part=header.part))
+
+    def _accepted(self, header: FrameHeader, judge: Callable[[Round], e.Verdict]) -> RoundValues | None:
+        """The round's values when the frame is to be taken. Waits a while for a plan or a term that is still on its way."""
+        deadline = time.monotonic() + LATER_LIMIT_S
+        with self._changed:
+            while True:
+                verdict = self._verdict(header.epoch, judge)
+                if verdict is e.Verdict.ACCEPT:
+                    return self._values[header.epoch]
+                remaining_s = deadline - time.monotonic()
+                if verdict is e.Verdict.IGNORE or self._closed or remaining_s <= 0:
+                    return None
+                self._changed.wait(remaining_s)
+
+    def _verdict(self, epoch: int, judge: Callable[[Round], e.Verdict]) -> e.Verdict:
+        current = self._machine.rounds.get(epoch)
+        if current is not None:
+            return judge(current)
+        is_ahead = self._machine.epoch is None or epoch >= self._machine.epoch
+        return e.Verdict.LATER if is_ahead else e.Verdict.IGNORE
+
+    def _handle_in_round(self, epoch: int, event: e.RoundEvent) -> None:
+        with self._changed:
+            self._perform(self._machine.handle_in_round(epoch, event, time.monotonic()))
+            self._changed.notify_all()
+
+    # -- actions, under the lock ---------------------------------------------------------------------------------------
+
+    def _perform(self, actions: list[e.RunAction]) -> None:
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: e.RunAction) -> None:
+        match action:
+            case e.SendMessage(to=to, message=message):
+                self._send(to, message)
+            case e.SendPart():
+                self._send_part(action)
+            case e.SendResult():
+                self._send_result(action)
+            case e.OpenRound(epoch=epoch):
+                plan = self._machine.rounds[epoch].plan
+                self._values[epoch] = RoundValues(plan, None)
+                self.rounds.open(plan, time.monotonic())
+                log.debug("round.opened", run=self.run, epoch=epoch, contributors=len(plan.contributors))
+            case e.DropRound(epoch=epoch):
+                self._values.pop(epoch, None)
+            case e.LeaveRound(epoch=epoch, reason=reason):
+                log.info("round.left", run=self.run, epoch=epoch, reason=reason)
+            case e.FetchState():
+                self._loop.call_soon_threadsafe(self._begin_fetch, action)
+            case e.RecordTranscript():
+                self._record(action)
+            case e.RefuseLayout():
+                self._refuse_layout()
+            case _:
+                self._compute(action)
+
+    def _compute(self, action: e.RunAction) -> None:
+        match action:
+            case e.AccumulateOwn():
+                self._around.pool.submit(self._guarded, self._accumulate_own, action)
+            case e.PublishPart():
+                self._around.pool.submit(self._guarded, self._publish, action)
+            case e.FinishRound():
+                self._around.pool.submit(self._guarded, self._finish, action)
+            case e.SeedState():
+                self._around.pool.submit(self._guarded, self._seed)
+            case e.LoadTrainer():
+                self._around.pool.submit(self._guarded, self._load_trainer, action)
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        """The pool would swallow what goes wrong: say it."""
+        try:
+            work(*arguments)
+        except Exception:
+            log.exception("run.work_failed", run=self.run, work=work.__name__)
+            raise
+
+    def _send(self, to: tuple[PeerId, ...], message: Message) -> None:
+        data = encode(message)
+        for peer in to:
+            with contextlib.suppress(PeerUnreachable):
+                self._around.transport.send_message(peer, data)
+
+    def _send_part(self, action: e.SendPart) -> None:
+        values, epoch = self._own_values(action.epoch), action.epoch
+        if values is None:
+            return
+        header = self._header(FrameKind.CONTRIBUTION, action.epoch, action.part, action.term)
+        samples = self._own_samples(epoch)
+        codec = values.codec_of(action.part)
+
+        def make_payload() -> bytes:
+            payload = values.encode_contribution(action.part)
+            self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
+            return payload
+
+        frame = OutgoingFrame(_with(header, codec=codec.code, samples=samples), make_payload)
+        with contextlib.suppress(PeerUnreachable):
+            self._around.transport.send_frames(action.to, [frame])
+
+    def _send_result(self, action: e.SendResult) -> None:
+        values, epoch = self._values.get(action.epoch), action.epoch
+        if values is None:
+            return
+        code, payload = values.result_payload(action.part)
+        header = _with(self._header(FrameKind.RESULT, action.epoch, action.part, action.term), codec=code, samples=0)
+
+        def make_payload() -> bytes:
+            self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
+            return payload
+
+        for peer in action.to:
+            with contextlib.suppress(PeerUnreachable):
+                self._around.transport.send_frames(peer, [OutgoingFrame(header, make_payload)])
+
+    def _header(self, kind: FrameKind, epoch: int, part: int, term: int) -> FrameHeader:
+        return FrameHeader(kind=kind, codec=LOSSLESS.code, run=self.tag, epoch=epoch, term=term, part=part)
+
+    def _own_samples(self, epoch: int) -> int:
+        current = self._machine.rounds.get(epoch)
+        return current.samples.get(self._around.me, 0) if current is not None else 0
+
+    def _own_values(self, epoch: int) -> RoundValues | None:
+        values = self._values.get(epoch)
+        if values is not None and self._contribution is not None:
+            values.give_contribution(self._contribution)
+            self.rounds.begin(epoch, time.monotonic())
+            return values
+        return None
+
+    # -- computing, in the pool ----------------------------------------------------------------------------------------
+
+    def _accumulate_own(self, action: e.AccumulateOwn) -> None:
+        with self._changed:
+            values, samples = self._own_values(action.epoch), self._own_samples(action.epoch)
+        if values is not None:
+            values.add_own(action.part, samples)
+            self._handle_in_round(action.epoch, e.PartAccumulated(sender=self._around.me, part=action.part))
+
+    def _publish(self, action: e.PublishPart) -> None:
+        values = self._values.get(action.epoch)
+        if values is not None:
+            values.publish(action.part)
+            self._handle_in_round(action.epoch, e.PartPublished(part=action.part))
+
+    def _finish(self, action: e.FinishRound) -> None:
+        with self._changed:
+            values, version = self._values.get(action.epoch), self._versions.current
+            plan = self._machine.rounds[action.epoch].plan if action.epoch in self._machine.rounds else None
+        if values is None or version is None or plan is None or version.epoch != action.epoch:
+            return
+        self.rounds.finish(action, time.monotonic())
+        optimizer = OuterOptimizer(learning_rate=plan.outer_learning_rate, momentum=plan.outer_momentum)
+        try:
+            stepped = version.stepped(optimizer, values.results)
+        except RoundFailed as error:  # the same on every replica: the epoch passes and changes nothing
+            log.error("round.not_finite", run=self.run, epoch=action.epoch, reason=error.reason)
+            stepped = Version.of(version.state, version.epoch + 1)
+        self.rounds.stepped(action.epoch, stepped.state_hash)
+        self._hold(stepped)
+        log.info(
+            "round.finished",
+            run=self.run,
+            epoch=action.epoch,
+            peers=len(action.contributors),
+            lost=len(action.lost),
+            repaired=action.repaired,
+            state_hash=stepped.state_hash[:12],
+        )
+
+    def _seed(self) -> None:
+        seat = self.seat
+        if seat is None:
+            return
+        momentum = np.zeros(seat.layout.parameter_count, np.float32)
+        self._hold(Version.of(OuterState(anchor=seat.trainer.exchange.copy(), momentum=momentum), 0), fresh=True)
+        log.info("run.seeded", run=self.run)
+
+    def _hold(self, version: Version, *, fresh: bool = False) -> None:
+        with self._changed:
+            self._versions.hold(version, time.monotonic())
+            self.handle(e.StateHeld(epoch=version.epoch, state_hash=version.state_hash))
+            seat = self.seat
+        if seat is not None and not seat.is_attached:
+            self._let_in(seat, fresh)
+
+    # -- the state for others, and from others -------------------------------------------------------------------------
+
+    def _offer_state(self, sender: PeerId, ask: AskState) -> None:
+        with self._changed:
+            version = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
+        manifest = msgpack.packb(version.manifest.to_wire()) if version is not None else b""
+        self._send((sender,), StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest))
+
+    def _send_pieces(self, sender: PeerId, ask: AskPieces) -> None:
+        with self._changed:
+            version = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
+        if version is None:
+            return
+        frames = []
+        for piece in dict.fromkeys(ask.pieces):
+            values = version.manifest.span(piece).of(version.state)
+            header = self._header(FrameKind.STATE, ask.epoch, piece, 0)
+            frames.append(OutgoingFrame(header, lambda values=values: piece_bytes(values)))  # type: ignore[misc]
+        with contextlib.suppress(PeerUnreachable):
+            self._around.transport.send_frames(sender, frames)
+
+    def _begin_fetch(self, action: e.FetchState) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+        if not self._closed:
+            self._fetching = self._around.tasks.create_task(self._fetch_state(action), name="run.fetch")
+
+    async def _fetch_state(self, action: e.FetchState) -> None:
+        log.info("state.fetching", run=self.run, epoch=action.epoch, donors=len(action.donors))
+        fetch = Fetch(self.run, action.epoch, action.state_hash, action.donors, lambda p, m: self._send((p,), m))
+        self._fetch = fetch
+        try:
+            found = await fetch.run()
+        finally:
+            self._fetch = None
+        if found is None or not self._fits(found[0]):
+            self.handle(e.FetchFailed(epoch=action.epoch, state_hash=action.state_hash))
+            return
+        state, manifest = found
+        await self._loop.run_in_executor(None, self._hold, Version(state, manifest))
+        log.info("state.fetched", run=self.run, epoch=action.epoch, values=state.count)
+
+    def _fits(self, state: OuterState) -> bool:
+        seat = self.seat
+        return seat is None or (seat.layout.count, seat.layout.parameter_count) == (state.count, state.parameter_count)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def _record(self, action: e.RecordTranscript) -> None:
+        transcript = sign_transcript(self.run, action, self._around.sign)
+        self.rounds.record(transcript)
+        self._send(action.to, transcript)
+
+    def _refuse_layout(self) -> None:
+        seat = self.seat
+        if seat is not None:
+            error = LayoutMismatch(
+                f"others train {self.run!r} with another model or other outer settings",
+                "use the same script, or another run name",
+            )
+            self._loop.call_soon_threadsafe(seat.trainer.say_refused, error)
+
+
+def _with(header: FrameHeader, *, codec: int, samples: int) -> FrameHeader:
+    return FrameHeader(
+        kind=header.kind,
+        codec=codec,
+        run=header.run,
+        epoch=header.epoch,
+        term=header.term,
+        part=header.part,
+        samples=samples,
+    )

@@ -1,0 +1,156 @@
+"""All runs of this peer: brings trainers, messages and frames to theirs, and news of peers to all. Knows no values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from ciuic_p2p.core.events import MessageReceived, PeerLost, PeerReturned
+from ciuic_p2p.core.frames import FrameHeader
+from ciuic_p2p.core.messages import (
+    AskPieces,
+    AskState,
+    Briefing,
+    Fence,
+    Message,
+    Plan,
+    Ready,
+    Repair,
+    Report,
+    Standing,
+    StateOffer,
+    Transcript,
+)
+from ciuic_p2p.core.topology import Links
+from ciuic_p2p.daemon.runhost import RunHost, Surroundings
+from ciuic_p2p.daemon.seat import Seat
+from ciuic_p2p.local.protocol import Attach, Position
+from ciuic_p2p.local.protocol import Ready as TrainerReady
+from ciuic_p2p.local.trainer import Trainer
+from ciuic_p2p.terms import PeerId
+
+log = structlog.get_logger(__name__)
+
+MOST_RUNS = 32
+
+
+class Runs:
+    """Lives in the event loop's thread; `frame_received` alone is called from lane threads."""
+
+    def __init__(self, around: Surroundings, seed_wait_s: Callable[[], float], changed: Callable[[], None]) -> None:
+        """seed_wait_s: how long a run without a state looks for one among the peers. changed: the list of runs is another."""
+        self._around = around
+        self._seed_wait_s = seed_wait_s
+        self._changed = changed
+        self._hosts: dict[str, RunHost] = {}
+        self._by_tag: dict[bytes, RunHost] = {}
+        self._seats: dict[Trainer, tuple[RunHost, Seat]] = {}
+        self._present: set[PeerId] = set()
+        self._standings: dict[tuple[PeerId, str], Standing] = {}
+        """Of runs that have no trainer here (yet) as well, so that one that starts sees all at once."""
+
+    def hosts(self) -> tuple[RunHost, ...]:
+        return tuple(self._hosts.values())
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._hosts))
+
+    def standing_of(self, peer: PeerId, run: str) -> Standing | None:
+        return self._standings.get((peer, run))
+
+    def standings(self) -> tuple[tuple[PeerId, Standing], ...]:
+        return tuple((peer, standing) for (peer, _), standing in self._standings.items())
+
+    # -- peers ---------------------------------------------------------------------------------------------------------
+
+    def peer_arrived(self, peer: PeerId) -> None:
+        self._present.add(peer)
+        for host in self._hosts.values():
+            host.handle(PeerReturned(peer=peer))
+
+    def peer_gone(self, peer: PeerId) -> None:
+        self._present.discard(peer)
+        for key in [key for key in self._standings if key[0] == peer]:
+            del self._standings[key]
+        for host in self._hosts.values():
+            host.handle(PeerLost(peer=peer))
+
+    def message_received(self, sender: PeerId, message: Message) -> None:
+        match message:
+            case Standing():
+                self._standings[sender, message.run] = message
+                self._to_host(message.run, sender, message)
+            case Plan() | Ready() | Fence() | Report() | Repair() | Transcript() | AskState() | StateOffer() | AskPieces():
+                self._to_host(message.run, sender, message)
+            case Briefing():
+                self._to_host(message.plan.run, sender, message)
+
+    def frame_received(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
+        host = self._by_tag.get(header.run)
+        if host is not None:
+            host.frame_received(sender, header, payload)
+
+    def _to_host(self, run: str, sender: PeerId, message: Message) -> None:
+        host = self._hosts.get(run)
+        if host is not None:
+            host.message_received(sender, message)
+
+    # -- trainers ------------------------------------------------------------------------------------------------------
+
+    def attach(self, trainer: Trainer, attach: Attach) -> None:
+        """Raises what RunHost.attach and Seat raise; nothing is left of a refused trainer."""
+        seat = Seat(trainer, attach)
+        host = self._hosts.get(attach.run) or self._make(attach.run)
+        host.attach(seat)
+        self._seats[trainer] = (host, seat)
+        log.info("trainer.attached", run=attach.run, pid=attach.pid, values=seat.shape.count)
+
+    def ready(self, trainer: Trainer, ready: TrainerReady) -> None:
+        host, seat = self._seats[trainer]
+        host.trainer_ready(seat, ready.samples)
+
+    def left(self, trainer: Trainer) -> None:
+        placed = self._seats.pop(trainer, None)
+        if placed is not None:
+            host, seat = placed
+            host.trainer_left(seat)
+            log.info("trainer.left", run=trainer.run, pid=trainer.pid)
+
+    def position(self, trainer: Trainer) -> Position:
+        """Among the peers that train this run, in the order of their ids: the same division on every peer."""
+        host, _ = self._seats[trainer]
+        others = (p for (p, run), s in self._standings.items() if run == host.run and s.training)
+        training = sorted({self._around.me, *others})
+        return Position(index=training.index(self._around.me), count=len(training), epoch=host.machine.epoch or 0)
+
+    def _make(self, run: str) -> RunHost:
+        host = RunHost(run, self._around, self._seed_wait_s())
+        self._hosts[run] = host
+        self._by_tag[host.tag] = host
+        for peer in self._present:
+            host.handle(PeerReturned(peer=peer))
+        for (peer, name), standing in self._standings.items():
+            if name == run:
+                host.handle(MessageReceived(sender=peer, message=standing))
+        self._changed()
+        return host
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        for host in self._hosts.values():
+            host.tick()
+
+    def update_links(self, links: Links) -> None:
+        for host in self._hosts.values():
+            host.update_links(links)
+
+    def close(self) -> None:
+        for host in self._hosts.values():
+            host.close()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """As `ciuic-peer status --json` prints them."""
+        return [host.describe() for host in self._hosts.values()]

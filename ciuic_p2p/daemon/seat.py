@@ -1,0 +1,61 @@
+"""The place of a trainer in a run: its exchange, the version it started from, and what it is told. Knows no rounds."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ciuic_p2p.core.events import RunShape
+from ciuic_p2p.daemon.versions import Version
+from ciuic_p2p.local.protocol import Attach
+from ciuic_p2p.local.trainer import Trainer
+from ciuic_p2p.tensors.codecs.base import Float32
+from ciuic_p2p.tensors.codecs.registry import codec_by_name
+from ciuic_p2p.tensors.layout import Layout
+from ciuic_p2p.tensors.outer import OuterOptimizer
+from ciuic_p2p.tensors.tiles import is_finite
+
+
+class Seat:
+    """One attached trainer. The exchange is the trainer's, except between its `ready` and what answers it."""
+
+    def __init__(self, trainer: Trainer, attach: Attach) -> None:
+        """Raises LayoutMismatch, ConfigError for what the trainer asks and this daemon cannot do."""
+        self.trainer = trainer
+        self.layout = Layout.from_wire(attach.layout)
+        settings = attach.strategy
+        OuterOptimizer(learning_rate=settings.outer_learning_rate, momentum=settings.outer_momentum)
+        codec = codec_by_name(settings.codec)
+        buffers = self.layout.count - self.layout.parameter_count
+        self.shape = RunShape(
+            layout=f"{self.layout.fingerprint} η={settings.outer_learning_rate} μ={settings.outer_momentum}",
+            count=self.layout.count,
+            parameter_count=self.layout.parameter_count,
+            codec=settings.codec,
+            encoded_bytes=codec.encoded_bytes(self.layout.parameter_count) + 4 * buffers,
+            outer_learning_rate=settings.outer_learning_rate,
+            outer_momentum=settings.outer_momentum,
+        )
+        self.is_attached = False
+        """It was told so; before that it waits for the run's state."""
+        self.base: Version | None = None
+        self.loaded_at_s = time.monotonic()
+        self.samples_per_s = 0.0
+
+    def load(self, version: Version) -> None:
+        """Puts the anchor into the exchange; the next pseudo-gradient is measured from it."""
+        np.copyto(self.trainer.exchange, version.state.anchor)
+        self.base = version
+        self.loaded_at_s = time.monotonic()
+
+    def take_contribution(self) -> Float32 | None:
+        """[count] float32, the pseudo-gradient: base minus local values. None when it is not finite."""
+        assert self.base is not None, "a trainer is ready only after it was attached"
+        delta = np.subtract(self.base.state.anchor, self.trainer.exchange)
+        return delta if is_finite(delta) else None
+
+    def note_speed(self, samples: int) -> None:
+        seconds = time.monotonic() - self.loaded_at_s
+        if samples > 0 and seconds > 0:
+            self.samples_per_s = samples / seconds
