@@ -40,6 +40,8 @@ class Kind(enum.IntEnum):
     PING = 6
     PONG = 7
     """Answers a ping with its body."""
+    WELCOME = 9
+    """The sender has found the other's token good."""
     LANES = 8
     """The sender has frames to send and asks the one who dialled for lanes."""
 
