@@ -102,9 +102,13 @@ class LaneGroup:
     def verify(self, opening: bytes) -> LaneOpening | None:
         return unpack_opening(opening, self._parts.keys.opening_key)
 
+    def retire(self) -> None:
+        """The session is about to end: lanes that the peer closes now are not broken."""
+        self._closed = True
+
     async def close(self) -> None:
         """Ends all lanes; what they carried is gone with the session."""
-        self._closed = True
+        self.retire()
         self._parts.outbox.close()
         for lane in list(self._lanes):
             lane.close()

@@ -115,7 +115,11 @@ def test_leaving_is_seen_by_all(run) -> None:
             peers = [await members.add() for _ in range(3)]
             for other in peers[1:]:
                 await peers[0].meet(other)
-            await peers[0].sessions.stop()
+                peers[0].sessions.send_frames(other.peer, [probe(0, b"opens lanes")])
+                await other.heard.until(lambda other=other: bool(other.heard.frames))
+            with capture_logs() as logs:
+                await peers[0].sessions.stop()
+            assert "lane.broken" not in [entry["event"] for entry in logs]
             for other in peers[1:]:
                 await other.heard.until(lambda other=other: bool(other.heard.closed))
                 assert other.heard.closed == [(peers[0].peer, None)]
