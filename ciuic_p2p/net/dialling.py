@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from functools import partial
 import structlog
 
 from ciuic_p2p.errors import AddressUnusable, PeerUnreachable, RemoteError, Transient
-from ciuic_p2p.net.contacts import Contacts
+from ciuic_p2p.net.contacts import Contact, Contacts
 from ciuic_p2p.net.linking import Dial, Linker, Origin
 from ciuic_p2p.net.racing import Way, take_first
 from ciuic_p2p.net.tasks import TaskSet
@@ -22,6 +23,7 @@ from ciuic_p2p.net.wires import Streams, StreamWire, Wire, connect, split_addres
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
+_LASTED_S = 10.0
 _random = random.SystemRandom()
 
 OpenStream = Callable[[PeerId], Awaitable[Streams]]
@@ -81,12 +83,18 @@ class Dialler:
             contact.changed.clear()
             if contact.link is None:
                 await self._reach(peer)
-            if contact.link is not None:
+            if contact.link is not None and await self._lasted(contact):
                 pause_s = self._limits.shortest_pause_s
-                await contact.changed.wait()
-                continue
             await self._pause(contact.changed, pause_s * _random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, self._limits.longest_pause_s)
+
+    async def _lasted(self, contact: Contact) -> bool:
+        """Waits until the session ends. False when it was short: then the pauses grow as if there had been none."""
+        began = time.monotonic()
+        while contact.link is not None:
+            await contact.changed.wait()
+            contact.changed.clear()
+        return time.monotonic() - began > _LASTED_S
 
     async def _pause(self, changed: asyncio.Event, pause_s: float) -> None:
         """Shorter when a session opened meanwhile or new addresses came."""

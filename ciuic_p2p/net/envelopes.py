@@ -40,6 +40,8 @@ class Kind(enum.IntEnum):
     PING = 6
     PONG = 7
     """Answers a ping with its body."""
+    WELCOME = 9
+    """The sender has found the other's token good."""
     LANES = 8
     """The sender has frames to send and asks the one who dialled for lanes."""
 
@@ -124,7 +126,7 @@ def unpack_hello(peer: PeerId, body: bytes) -> Hello:
     if not isinstance(content, dict):
         raise MalformedMessage(peer, "its hello does not decode")
     version = content.get("version")
-    if version != PROTOCOL_VERSION:
+    if not _is_count(version) or version != PROTOCOL_VERSION:
         raise RemoteError(peer, f"it speaks protocol version {version!r:.20}, this peer speaks {PROTOCOL_VERSION}")
     token, name, instance = content.get("token"), content.get("name"), content.get("instance")
     if not isinstance(token, bytes) or not isinstance(name, str) or len(name) > LONGEST_NAME:
@@ -147,9 +149,13 @@ def unpack_generation(peer: PeerId, body: bytes) -> int:
 def _unpack_ended(peer: PeerId, value: Any) -> SessionName | None:
     if value is None:
         return None
-    if isinstance(value, list) and len(value) == 2 and _is_instance(value[0]) and isinstance(value[1], int):
+    if isinstance(value, list) and len(value) == 2 and _is_instance(value[0]) and _is_count(value[1]):
         return SessionName(value[0], value[1])
     raise MalformedMessage(peer, "a field of its hello is out of range")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_instance(value: Any) -> TypeGuard[bytes]:

@@ -54,7 +54,10 @@ class Introducer:
             member = self.gate.admit(peer, hello.token, time.time())
         except RemoteError as error:
             stream.send(Kind.REFUSED, str(error).encode()[:_LONGEST_REFUSAL_BYTES])
+            await stream.part()
             raise
+        stream.send(Kind.WELCOME)
+        await receive_kind(stream, peer, Kind.WELCOME)
         stream.envelopes.largest_bytes = LARGEST_MESSAGE_BYTES
         return Acquaintance(peer, member, hello)
 

@@ -8,6 +8,7 @@ The peer that dialled the session dials the lanes, because it knows a way that w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 import socket
@@ -19,7 +20,7 @@ import structlog
 
 from ciuic_p2p.core.frames import FrameHeader
 from ciuic_p2p.errors import PeerUnreachable, RemoteError
-from ciuic_p2p.net.lane_opening import SALT_BYTES, LaneKeys, LaneOpening, unpack_opening
+from ciuic_p2p.net.lane_opening import OPENING_BYTES, SALT_BYTES, LaneKeys, LaneOpening, unpack_opening
 from ciuic_p2p.net.lanes import Lane, LaneParts, breaks_only_the_lane
 from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.outbox import Outbox
@@ -95,14 +96,19 @@ class LaneGroup:
         if self._closed or opening.number in self._used_numbers or len(self._lanes) >= self._limits.most_accepted:
             raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} was used before or is one too many")
         self._used_numbers.add(opening.number)
+        self._parts.meter.count_received(OPENING_BYTES)
         self._start(connection, opening, dialled=False)
 
     def verify(self, opening: bytes) -> LaneOpening | None:
         return unpack_opening(opening, self._parts.keys.opening_key)
 
+    def retire(self) -> None:
+        """The session is about to end: lanes that the peer closes now are not broken."""
+        self._closed = True
+
     async def close(self) -> None:
         """Ends all lanes; what they carried is gone with the session."""
-        self._closed = True
+        self.retire()
         self._parts.outbox.close()
         for lane in list(self._lanes):
             lane.close()
@@ -112,7 +118,7 @@ class LaneGroup:
         self._parts.frame_received(header, payload)
 
     def lane_ended(self, lane: Lane, error: Exception) -> None:
-        if not self._loop.is_closed():  # a thread may outlive the loop while it still takes in a frame
+        with contextlib.suppress(RuntimeError):  # a thread that still takes in a frame may outlive the loop
             self._loop.call_soon_threadsafe(self._forget, lane, error)
 
     def _provide(self) -> None:

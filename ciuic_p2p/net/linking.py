@@ -107,6 +107,7 @@ class Linker:
         """Says goodbye to all."""
         for contact in self._contacts:
             if contact.link is not None:
+                contact.link.lanes.retire()
                 contact.link.session.say_goodbye()
         await self._holding.finish(deadline_s)
 

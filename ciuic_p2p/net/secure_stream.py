@@ -5,6 +5,8 @@ Refuses to know tokens and sessions.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 
 from ciuic_p2p.errors import PeerUnreachable
@@ -15,6 +17,7 @@ from ciuic_p2p.net.wires import Streams
 from ciuic_p2p.terms import PeerId
 
 _READ_BYTES = 65536
+_PARTING_S = 1.0
 
 
 class SecureStream:
@@ -59,10 +62,19 @@ class SecureStream:
     def end_sending(self) -> None:
         """After what was sent has left. Closing instead would lose it if the peer's last bytes were unread (TCP reset)."""
         if self._writer.can_write_eof() and not self._writer.is_closing():
-            self._writer.write_eof()
+            with contextlib.suppress(OSError):  # the connection is broken; the reading side is about to notice
+                self._writer.write_eof()
+
+    async def part(self) -> None:
+        """Lets the peer read what was sent last, for a moment: what it sends meanwhile is not looked at."""
+        self.end_sending()
+        with contextlib.suppress(TimeoutError, PeerUnreachable):
+            async with asyncio.timeout(_PARTING_S):
+                while True:
+                    await self._read()
 
     def close(self) -> None:
-        """After what was sent has left; for a connection on which the peer sends no more."""
+        """After what was sent has left."""
         self._writer.close()
 
     def abort(self) -> None:

@@ -109,8 +109,14 @@ class Sessions(Transport):
         """No more dialling; an open session stays until it ends."""
         self._dialler.unwant(peer)
 
+    def drop(self, peer: PeerId, error: Exception) -> None:
+        """Ends the session with a peer, for a reason that `session_closed` is then told. Nothing without a session."""
+        contact = self._contacts.find(peer)
+        if contact is not None and contact.link is not None:
+            contact.link.session.end(error)
+
     async def accept_stream(self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A relayed stream that `peer` opened. Returns when it is known what it is for; the stream lives on."""
+        """A relayed stream that `peer` opened. Returns when it is known what it is for; the stream lives on, or was closed."""
         await self._reception.receive(StreamWire(reader, writer, self._tasks, peer), expected=peer)
 
     def connected(self) -> frozenset[PeerId]:

@@ -109,6 +109,7 @@ class StreamWire(Wire):
         self._reader = reader
         self._writer = writer
         self._tasks = tasks
+        self._taken = False
         self.source = source
 
     async def read_exactly(self, size_bytes: int) -> bytes:
@@ -125,19 +126,28 @@ class StreamWire(Wire):
             raise PeerUnreachable(f"the relayed stream broke ({error})") from error
 
     async def streams(self) -> Streams:
+        self._taken = True
         return self._reader, self._writer
 
     async def blocking_socket(self) -> socket.socket:
         """Lanes' threads want a socket: one end of a pair, whose other end is pumped to and from the stream."""
+        self._taken = True
         ours, pumped = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=pumped)
+        try:
+            reader, writer = await asyncio.open_connection(sock=pumped)
+        except BaseException:  # also when cancelled: nobody else knows of the sockets
+            ours.close()
+            pumped.close()
+            self._writer.transport.abort()
+            raise
         inward = self._tasks.spawn(_pump(self._reader, writer))
         outward = self._tasks.spawn(_pump(reader, self._writer))
         outward.add_done_callback(lambda _: inward.cancel())  # the lane is gone; the stream may never end by itself
         return ours
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        if not self._taken:
+            self._writer.transport.abort()
 
 
 async def connect(address: str) -> TcpWire:

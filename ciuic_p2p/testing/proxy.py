@@ -1,4 +1,4 @@
-"""A TCP proxy between two peers that sees, and may change, what they send. Knows the first bytes of a lane and nothing else of it."""
+"""A TCP proxy between two peers that sees, and may change, what they send. Knows of a lane only how it begins."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ class Proxy:
             self.lane_count += 1
             tamper = self.tampers.pop(0) if self.tampers else _leave
         far_writer.write(first_bytes)
-        self._tasks.spawn(self._copy(reader, far_writer, tamper))
-        self._tasks.spawn(self._copy(far_reader, writer, _leave))
+        away = self._tasks.spawn(self._copy(reader, far_writer, tamper))
+        back = self._tasks.spawn(self._copy(far_reader, writer, _leave))
+        self._tasks.spawn(_close_after((away, back), (writer, far_writer)))
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tamper: Tamper) -> None:
         try:
@@ -71,9 +72,17 @@ class Proxy:
                     break
                 writer.write(changed)
                 await writer.drain()
+            # an end in order, as if the sender had made it; closing could become a reset, which loses what was passed on
+            writer.write_eof()
         except OSError:
-            pass  # one side is gone: so is the other, below
-        finally:
+            writer.transport.abort()
+
+
+async def _close_after(copies: tuple[asyncio.Task[None], ...], writers: tuple[asyncio.StreamWriter, ...]) -> None:
+    try:
+        await asyncio.wait(copies)
+    finally:
+        for writer in writers:
             writer.close()
 
 

@@ -9,17 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ciuic_p2p.core.frames import FrameHeader, FrameKind
-from ciuic_p2p.core.membership import Membership, RootKey, bind
-from ciuic_p2p.core.peerids import peer_id_of
 from ciuic_p2p.errors import MalformedPayload, PeerUnreachable
-from ciuic_p2p.net.sessions import Sessions, SessionsSettings
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
 from ciuic_p2p.terms import LARGEST_FRAME_BYTES, LARGEST_MESSAGE_BYTES, PeerId
 from ciuic_p2p.testing.memory import MemoryNetwork
 from ciuic_p2p.testing.recorder import Recorder
+from ciuic_p2p.testing.swarm import probe, swarm
 
 
 @dataclass
@@ -51,33 +47,18 @@ async def memory_pair() -> AsyncIterator[Pair]:
 
 @asynccontextmanager
 async def sessions_pair() -> AsyncIterator[Pair]:
-    root = RootKey.generate()
-    sides, listening = [], []
-    for _ in range(2):
-        identity, heard = Ed25519PrivateKey.generate(), Recorder()
-        peer = peer_id_of(identity.public_key())
-        gate = Membership(root.public_bytes, bind(root.invite(), peer))
-        sessions = Sessions(identity, gate, heard, SessionsSettings(listen=("127.0.0.1:0",)))
-        listening.append(await sessions.start())
-        sides.append(Side(peer, sessions, heard, sessions.stop))
-    anna, bert = sides
-    assert isinstance(anna.transport, Sessions)
-    anna.transport.want(bert.peer, listening[1])
-    await anna.heard.until(lambda: bool(anna.heard.opened))
-    await bert.heard.until(lambda: bool(bert.heard.opened))
-    yield anna, bert
-    await anna.leave()
-    await bert.leave()
+    async with swarm() as members:
+        anna, bert = await members.add(), await members.add()
+        await anna.meet(bert)
+        yield (
+            Side(anna.peer, anna.sessions, anna.heard, anna.sessions.stop),
+            Side(bert.peer, bert.sessions, bert.heard, bert.sessions.stop),
+        )
 
 
 @pytest.fixture(params=[memory_pair, sessions_pair])
 def pair(request: pytest.FixtureRequest) -> Callable[[], object]:
     return request.param
-
-
-def frame(part: int, payload: bytes) -> OutgoingFrame:
-    header = FrameHeader(kind=FrameKind.PROBE, codec=0, run=b"run-name", epoch=3, term=1, part=part, samples=part * 7)
-    return OutgoingFrame(header, lambda: payload)
 
 
 def run(pair, story) -> None:
@@ -146,7 +127,7 @@ def test_frames_come_with_header_and_payload_both_ways(pair) -> None:
     async def story(anna: Side, bert: Side) -> None:
         payloads = {part: bytes([part]) * size for part, size in enumerate([0, 1, 1000, 1 << 20, LARGEST_FRAME_BYTES])}
         for side, other in ((anna, bert), (bert, anna)):
-            side.transport.send_frames(other.peer, (frame(part, payload) for part, payload in payloads.items()))
+            side.transport.send_frames(other.peer, (probe(part, payload) for part, payload in payloads.items()))
         for side, other in ((anna, bert), (bert, anna)):
             await side.heard.until(lambda side=side: len(side.heard.frames) == len(payloads))
             for peer, header, payload in side.heard.frames:
@@ -162,7 +143,7 @@ def test_no_session_no_sending(pair) -> None:
         with pytest.raises(PeerUnreachable):
             anna.transport.send_message(stranger, b"x")
         with pytest.raises(PeerUnreachable):
-            anna.transport.send_frames(stranger, [frame(0, b"x")])
+            anna.transport.send_frames(stranger, [probe(0, b"x")])
 
     run(pair, story)
 
@@ -183,7 +164,7 @@ def test_who_leaves_says_goodbye(pair) -> None:
 def test_a_receiver_that_blames_ends_the_session(pair) -> None:
     async def story(anna: Side, bert: Side) -> None:
         bert.heard.refuse_frames_with = MalformedPayload(anna.peer, "not a number")
-        anna.transport.send_frames(bert.peer, [frame(0, b"bad")])
+        anna.transport.send_frames(bert.peer, [probe(0, b"bad")])
         await bert.heard.until(lambda: bool(bert.heard.closed))
         await anna.heard.until(lambda: bool(anna.heard.closed))
         assert bert.heard.closed[0] == (anna.peer, bert.heard.refuse_frames_with)
@@ -200,8 +181,8 @@ def test_discarded_frames_do_not_leave(pair) -> None:
             let_go.wait(30)
             return b"first"
 
-        held = [OutgoingFrame(frame(part, b"").header, wait) for part in range(2)]  # as many as there are lanes
-        anna.transport.send_frames(bert.peer, [*held, *(frame(part, b"later") for part in range(10, 20))])
+        held = [OutgoingFrame(probe(part, b"").header, wait) for part in range(2)]  # as many as there are lanes
+        anna.transport.send_frames(bert.peer, [*held, *(probe(part, b"later") for part in range(10, 20))])
         anna.transport.discard_frames(lambda peer, header: peer == bert.peer and header.part in range(10, 19))
         let_go.set()
         await bert.heard.until(lambda: any(header.part == 19 for _, header, _ in bert.heard.frames))
@@ -214,7 +195,7 @@ def test_discarded_frames_do_not_leave(pair) -> None:
 def test_traffic_is_counted(pair) -> None:
     async def story(anna: Side, bert: Side) -> None:
         before = anna.transport.traffic().bytes_sent
-        anna.transport.send_frames(bert.peer, [frame(0, b"x" * 100_000)])
+        anna.transport.send_frames(bert.peer, [probe(0, b"x" * 100_000)])
         anna.transport.send_message(bert.peer, b"y" * 1000)
         await bert.heard.until(lambda: bool(bert.heard.frames) and bool(bert.heard.messages))
         assert anna.transport.traffic().bytes_sent >= before + 101_000
