@@ -27,7 +27,7 @@ MOST_GPUS = 16
 _FORMAT = 1
 _DOMAIN = b"ciuic-p2p peer record 1\0"
 _LARGEST_INTEGER = (1 << 63) - 1
-_SESSION_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]{2,60}\]|[0-9A-Za-z._-]{1,253}):([1-9][0-9]{0,4})")
+_SESSION_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,60}\]|[0-9A-Za-z._-]{1,253}):([1-9][0-9]{0,4})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +160,8 @@ def _frozen(value: Any) -> Any:
 
 def _unpack(data: bytes) -> object:
     try:
-        return msgpack.unpackb(data, strict_map_key=True, max_buffer_size=LARGEST_RECORD_BYTES)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        return msgpack.unpackb(data)
+    except (ValueError, msgpack.UnpackException) as error:
         raise MalformedMessage(None, f"a peer record that is not msgpack: {type(error).__name__}") from None
 
 

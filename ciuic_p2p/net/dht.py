@@ -47,7 +47,7 @@ class SwarmValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has
         try:
             subkey = msgpack.unpackb(record.subkey)
             value = msgpack.unpackb(record.value)
-        except (ValueError, TypeError, msgpack.UnpackException):
+        except (ValueError, msgpack.UnpackException):
             return False
         return isinstance(subkey, str) and isinstance(value, bytes) and rule(subkey, value, record.expiration_time)
 

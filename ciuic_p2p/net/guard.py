@@ -146,6 +146,9 @@ class GuardedControl(ControlClient):  # type: ignore[misc]  # hivemind has no ty
 
     def _take(self, call_id: UUID, response: p2pd_pb2.PersistentConnectionResponse) -> None:
         if response.HasField("requestHandling"):
+            if len(self._handler_tasks) >= MOST_REQUESTS_AT_ONCE:
+                self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"busy"))
+                return
             task = asyncio.create_task(self._handle_persistent_request(call_id, response.requestHandling))
             self._handler_tasks[call_id] = task
             task.add_done_callback(lambda _: self._handler_tasks.pop(call_id, None))
@@ -155,12 +158,12 @@ class GuardedControl(ControlClient):  # type: ignore[misc]  # hivemind has no ty
             _settle(call, response)
 
     async def _handle_persistent_request(self, call_id: UUID, request: p2pd_pb2.CallUnaryRequest) -> None:
-        response = await self._respond(request)
-        await self._pending_messages.put(p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response))
+        self._reply(call_id, await self._respond(request))
+
+    def _reply(self, call_id: UUID, response: p2pd_pb2.CallUnaryResponse) -> None:
+        self._pending_messages.put_nowait(p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response))
 
     async def _respond(self, request: p2pd_pb2.CallUnaryRequest) -> p2pd_pb2.CallUnaryResponse:
-        if len(self._handler_tasks) > MOST_REQUESTS_AT_ONCE:
-            return p2pd_pb2.CallUnaryResponse(error=b"busy")
         try:
             reply = await self.answer(PeerID(request.peer), request.proto, request.data)
         except Refused as refusal:

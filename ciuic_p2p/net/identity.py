@@ -42,16 +42,18 @@ class Identity:
     def read(cls, file: Path) -> Identity:
         """Raises HomeUnusable."""
         try:
-            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise HomeUnusable(f"the identity {file} cannot be read: {error.strerror}") from None
-        with os.fdopen(descriptor, "rb") as stream:
+        try:
             mode = os.fstat(descriptor).st_mode
             if not stat.S_ISREG(mode):
                 raise HomeUnusable(f"the identity {file} is not a file")
             if stat.S_IMODE(mode) & 0o077:
                 raise HomeUnusable(f"others may read the identity {file}", f"run `chmod 600 {file}`")
-            return cls(_parse(stream.read(1024), file), file)
+            return cls(_parse(os.read(descriptor, 1024), file), file)
+        finally:
+            os.close(descriptor)
 
     def sign(self, message: bytes) -> bytes:
         """64 bytes, Ed25519 (RFC 8032)."""

@@ -138,5 +138,5 @@ def _read_addresses(peer: PeerId, addresses: object) -> tuple[str, ...]:
 def _unpack(peer: PeerId, data: bytes) -> object:
     try:
         return msgpack.unpackb(data)
-    except (ValueError, TypeError, msgpack.UnpackException):
+    except (ValueError, msgpack.UnpackException):
         raise MalformedMessage(peer, "a message that is not msgpack") from None

@@ -1,15 +1,17 @@
-"""Peers for the tests of the libp2p network: real child processes on loopback, real keys, membership by a root key's signature."""
+"""Peers for the tests of the libp2p network: real child processes on loopback, membership by a root key's signature."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import uvloop
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -139,6 +141,11 @@ class TestSwarm:
             await peer.network.stop()
 
 
+def within_a_minute(test: Coroutine[Any, Any, None], run: Callable[..., None] = uvloop.run) -> None:
+    """A test that hangs fails: pytest's own alarm does not reach a loop of uvloop that sleeps."""
+    run(asyncio.wait_for(test, 60))
+
+
 @asynccontextmanager
 async def swarm() -> AsyncIterator[TestSwarm]:
     it = TestSwarm()
@@ -152,7 +159,7 @@ async def eventually(holds: Callable[[], object], what: str, limit_s: float = 20
     """For states that nobody announces."""
     try:
         async with asyncio.timeout(limit_s):
-            while not holds():
+            while not holds():  # noqa: ASYNC110  # nobody announces these
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"never came true: {what}") from None

@@ -12,8 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import uvloop
-from swarm_kit import TestSwarm, eventually, is_running, new_identity, swarm
+from swarm_kit import TestSwarm, eventually, is_running, new_identity, swarm, within_a_minute
 
 from ciuic_p2p.errors import AddressUnusable, ConfigError, P2PDown, PeerUnreachable
 from ciuic_p2p.net.ports import settle_ports
@@ -32,7 +31,7 @@ def test_peer_id_is_what_p2pd_reports():
             peer = await it.started("a")
             assert peer.network.peer_id == peer.identity.peer_id
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_three_peers_find_each_other_through_one_and_share_the_dht():
@@ -49,7 +48,7 @@ def test_three_peers_find_each_other_through_one_and_share_the_dht():
             assert await b.network.store("key", "sub", b"value", LATER)
             assert await c.network.fetch("key") == {"sub": b"value"}
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_a_peer_starts_alone_and_joins_when_the_other_comes_up():
@@ -67,7 +66,7 @@ def test_a_peer_starts_alone_and_joins_when_the_other_comes_up():
             await eventually(lambda: late.network.contacts() == 1, "the other knows it too")
             assert await late.network.fetch("key") == {"sub": b"kept"}
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_a_killed_child_process_is_replaced_and_the_swarm_is_whole_again():
@@ -91,7 +90,20 @@ def test_a_killed_child_process_is_replaced_and_the_swarm_is_whole_again():
             assert await a.network.fetch("key") == {"sub": b"kept"}
             assert await b.network.fetch("key") == {"sub": b"kept"}
 
-    uvloop.run(run())
+    within_a_minute(run())
+
+
+def test_what_a_lone_peer_holds_survives_its_child_process():
+    async def run():
+        async with swarm() as it:
+            a = await it.started("a")
+            allow_anything(a)
+            assert await a.network.store("key", "sub", b"kept", LATER)
+            os.kill(a.network.child_pid, signal.SIGKILL)
+            await eventually(lambda: a.network.restarts == 1, "restarted")
+            assert await a.network.fetch("key") == {"sub": b"kept"}
+
+    within_a_minute(run())
 
 
 def test_a_pending_call_fails_at_once_when_the_child_process_dies():
@@ -116,7 +128,7 @@ def test_a_pending_call_fails_at_once_when_the_child_process_dies():
             with pytest.raises(P2PDown):
                 await live.control.call_unary_handler(_id(a), "hang", b"")
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_a_frozen_child_process_is_replaced(monkeypatch):
@@ -131,7 +143,7 @@ def test_a_frozen_child_process_is_replaced(monkeypatch):
             await eventually(lambda: a.network.restarts == 1, "replaced")
             assert not is_running(frozen)
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_the_child_process_ends_when_the_daemon_is_killed(tmp_path):
@@ -171,7 +183,7 @@ def test_stop_ends_the_child_process_and_is_safe_to_repeat():
             with pytest.raises(P2PDown):
                 await a.network.fetch("key")
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_a_taken_port_is_named():
@@ -182,7 +194,7 @@ def test_a_taken_port_is_named():
             with pytest.raises(AddressUnusable, match=rf"tcp/{port} is in use by another program; .*--listen"):
                 await it.started("a", listen=("/ip4/127.0.0.1/tcp/0", f"/ip4/127.0.0.1/tcp/{port}"))
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 @pytest.mark.parametrize(
@@ -199,7 +211,7 @@ def test_an_address_that_cannot_be_listened_on_is_named(address, reason):
         with pytest.raises(AddressUnusable, match=reason):
             await TestSwarm().started("a", listen=(address,))
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 @pytest.mark.parametrize(
@@ -233,7 +245,7 @@ def test_streams_carry_bytes_both_ways_and_name_the_peer():
             assert await other_reader.read() == b""
             other_writer.close()
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_streams_that_nobody_authenticates_are_few_and_short(monkeypatch):
@@ -260,7 +272,7 @@ def test_streams_that_nobody_authenticates_are_few_and_short(monkeypatch):
             for _, writer in (first, second):
                 writer.close()
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_no_stream_to_a_peer_nobody_knows():
@@ -270,7 +282,7 @@ def test_no_stream_to_a_peer_nobody_knows():
             with pytest.raises(PeerUnreachable):
                 await a.network.open_stream(new_identity().peer_id)
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def test_two_peers_without_listeners_reach_each_other_through_a_relay():
@@ -294,7 +306,7 @@ def test_two_peers_without_listeners_reach_each_other_through_a_relay():
             assert await greeted == (other.peer_id, b"hello")
             writer.close()
 
-    uvloop.run(run())
+    within_a_minute(run())
 
 
 def _id(peer):
