@@ -1,10 +1,10 @@
 """The exception tree: one class per reaction. Every message says what happened and, where there is one, the remedy.
 
-    SwarmError
-    ├── LocalError      ours or the user's: do not retry, show the line and exit 1
-    ├── RemoteError     theirs: blame `peer`, end the conversation with it, go on with the others
-    ├── Transient       nobody's: retry with backoff
-    └── RoundFailed     this attempt at an epoch gave no result: train on, try the next one
+SwarmError
+├── LocalError      ours or the user's: do not retry, show the line and exit 1
+├── RemoteError     theirs: blame `peer`, end the conversation with it, go on with the others
+├── Transient       nobody's: retry with backoff
+└── RoundFailed     this attempt at an epoch gave no result: train on, try the next one
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from ciuic_p2p.terms import PeerId
 Payload = bytes | bytearray | memoryview
 
 
-
 @dataclass(frozen=True, slots=True)
 class OutgoingFrame:
     """A frame that waits for a lane. The payload is made when its turn comes, in a lane's thread, and made again if the

@@ -1,0 +1,281 @@
+"""What happens to the machines of core/ (past tense) and what they want done (imperative). Knows no behaviour."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ciuic_p2p.core.messages import Message
+from ciuic_p2p.terms import PeerId, StateHash
+
+
+class Verdict(enum.Enum):
+    """What to do with a frame that just came."""
+
+    ACCEPT = enum.auto()
+    """Take it, and report when that is done."""
+    IGNORE = enum.auto()
+    """A copy, or not wanted any more."""
+    LATER = enum.auto()
+    """It belongs to a plan or a term whose message has not arrived yet: ask again at the next change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReceived:
+    sender: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost:
+    """The peer left, died or froze."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerReturned:
+    """A session with the peer is open (again)."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionReady:
+    """The local contribution is complete. 0 samples: there is none for this round."""
+
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartAccumulated:
+    """A contribution to a part that this peer owns was added to the sum."""
+
+    sender: PeerId
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRefused:
+    """A contribution did not decode or was not finite; it was not added."""
+
+    sender: PeerId
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartPublished:
+    """The mean of a part that this peer owns was encoded and stored here."""
+
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultStored:
+    """Another owner's result of a part was decoded and stored here."""
+
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRefused:
+    """Another owner's result did not decode."""
+
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePassed:
+    """The deadline that was asked for has come."""
+
+
+RoundEvent = (
+    MessageReceived
+    | PeerLost
+    | PeerReturned
+    | ContributionReady
+    | PartAccumulated
+    | PartRefused
+    | PartPublished
+    | ResultStored
+    | ResultRefused
+    | TimePassed
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunShape:
+    """What a plan must know of the model."""
+
+    layout: str
+    """Fingerprint of the layout and of what else must be the same on all peers."""
+    count: int
+    """Values of the flat tensor, buffers included."""
+    parameter_count: int
+    codec: str
+    encoded_bytes: int
+    """Of the whole tensor under that codec."""
+    outer_learning_rate: float
+    outer_momentum: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerAttached:
+    """A trainer with a model of this shape runs here now."""
+
+    shape: RunShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReady:
+    """The trainer finished its inner steps. 0 samples: its parameters are not finite, nothing is contributed."""
+
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerLeft:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateHeld:
+    """The local state is now this one: seeded, fetched, or stepped from the epoch before."""
+
+    epoch: int
+    state_hash: StateHash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    """No donor could give the state that was asked for."""
+
+    epoch: int
+    state_hash: StateHash
+
+
+RunEvent = TrainerAttached | TrainerReady | TrainerLeft | StateHeld | FetchFailed | RoundEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessage:
+    to: tuple[PeerId, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPart:
+    """Send the local contribution to `part` to its owner."""
+
+    epoch: int
+    part: int
+    to: PeerId
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulateOwn:
+    """Add the local contribution to a part that this peer owns, then report PartAccumulated."""
+
+    epoch: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPart:
+    """Take the weighted mean of what was added, encode it once, store its decoded values, then report PartPublished."""
+
+    epoch: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """Send the stored result of `part`: values bit for bit as they are stored here."""
+
+    epoch: int
+    part: int
+    to: tuple[PeerId, ...]
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRound:
+    """Every part has its result: take the outer step, then report StateHeld."""
+
+    epoch: int
+    contributors: tuple[tuple[PeerId, int], ...]
+    lost: tuple[PeerId, ...]
+    counted: bool
+    """The local contribution is in the result."""
+    repaired: int
+    """Parts that got a new owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRound:
+    """This peer is out of the round; its results so far are worth nothing."""
+
+    epoch: int
+    reason: str
+
+
+RoundAction = SendMessage | SendPart | AccumulateOwn | PublishPart | SendResult | FinishRound | LeaveRound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedState:
+    """Nobody has a state of this run: take the trainer's values as epoch 0, then report StateHeld."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRound:
+    """A plan holds from now on; frames of its epoch may come. `contributes`: the local trainer is part of it."""
+
+    epoch: int
+    contributes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropRound:
+    """Nothing of this round is needed any more."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchState:
+    """Take this state from the donors, then report StateHeld or FetchFailed."""
+
+    epoch: int
+    state_hash: StateHash
+    donors: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordTranscript:
+    """Sign and send the record of a finished round that this peer led."""
+
+    epoch: int
+    contributors: tuple[tuple[PeerId, int], ...]
+    lost: tuple[PeerId, ...]
+    state_hash: StateHash
+    to: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTrainer:
+    """The trainer's contribution is used up, or void: give it the state held now. `counted`: it is in that state."""
+
+    epoch: int
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseLayout:
+    """The local trainer's model is not the one that the run's state belongs to."""
+
+    theirs: str
+
+
+RunAction = RoundAction | SeedState | OpenRound | DropRound | FetchState | RecordTranscript | LoadTrainer | RefuseLayout

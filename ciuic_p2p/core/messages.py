@@ -1,0 +1,298 @@
+"""Control messages between peers ⇄ bytes: versioned, size-capped, checked field by field. Knows neither sender nor socket.
+
+One dataclass a message; its place in `_TYPES` is its number on the wire and never changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack
+
+from ciuic_p2p.core.wire import from_wire, to_wire, unpack
+from ciuic_p2p.errors import MalformedMessage
+from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, StateHash
+
+LARGEST_COUNT = 1 << 36
+MOST_MEMBERS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Asks for a Pong with the same number, to measure the round trip."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """Signed peer records: the sender's own first, then those it knows, so that a newcomer sees all at once."""
+
+    records: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkMeasure:
+    """What the sender measured towards one peer."""
+
+    peer: PeerId
+    rtt_ms: float
+    jitter_ms: float
+    goodput_mbps: float
+    """0 while nothing was measured."""
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReport:
+    links: tuple[LinkMeasure, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where the sender stands in a run. Sent to all at every change, and to each new session."""
+
+    run: str
+    layout: str
+    """Fingerprint of the model's layout."""
+    epoch: int | None
+    """None while the sender has no state."""
+    state_hash: StateHash
+    training: bool
+    """A trainer is attached."""
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The contiguous values [start, stop) of the flat tensor that `owner` reduces."""
+
+    owner: PeerId
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.stop <= LARGEST_COUNT:
+            raise ValueError("a span runs backwards or past the largest tensor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The leader's word on one round: who takes part, who reduces what, and how long to wait."""
+
+    run: str
+    epoch: int
+    term: int
+    base_hash: StateHash
+    contributors: tuple[PeerId, ...]
+    """In the order of succession: the first one leads."""
+    listeners: tuple[PeerId, ...]
+    """They get every result, send nothing, and nobody waits for them."""
+    spans: tuple[Span, ...]
+    count: int
+    parameter_count: int
+    """Values from here on are buffers: averaged without loss and without momentum."""
+    part_values: int
+    codec: str
+    reason: str
+    """Why this codec and these spans, for people."""
+    outer_learning_rate: float
+    outer_momentum: float
+    predicted_s: float
+    patience_s: float
+    """How long a member waits for bytes that should have come, from measured goodput and jitter."""
+
+    def __post_init__(self) -> None:
+        if not self.contributors or len(self.contributors) + len(self.listeners) > MOST_MEMBERS:
+            raise ValueError("a plan needs 1 to 4096 members")
+        if len({*self.contributors, *self.listeners}) != len(self.contributors) + len(self.listeners):
+            raise ValueError("a peer stands in the plan twice")
+        if not 0 <= self.parameter_count <= self.count <= LARGEST_COUNT or not 0 < self.part_values <= 1 << 20:
+            raise ValueError("counts out of range")
+        if self.patience_s <= 0:
+            raise ValueError("no patience")
+        edge = 0
+        for span in self.spans:
+            if span.start != edge or span.owner not in self.contributors:
+                raise ValueError("spans must cover the tensor in order and belong to contributors")
+            edge = span.stop
+        if edge != self.count:
+            raise ValueError("spans must cover the whole tensor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The sender's contribution is complete and on its way. 0 samples: it contributes nothing, do not wait for it."""
+
+    run: str
+    epoch: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """A leader's higher term: the lost are out of the round, the excused contribute nothing, everybody reports.
+
+    Who answers a fence promises to take no result from the lost any more.
+    """
+
+    run: str
+    epoch: int
+    term: int
+    plan_term: int
+    lost: tuple[PeerId, ...]
+    excused: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the sender holds: an answer to a fence, or a greeting after a session was renewed."""
+
+    run: str
+    epoch: int
+    term: int
+    finished: bool
+    resolved: bytes
+    """Bit i: the result of part i is here."""
+    missing: tuple[tuple[int, PeerId], ...]
+    """(part, contributor): contributions that the sender, as owner, still lacks; at most 4096 of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A new owner for one part of a lost peer's span."""
+
+    part: int
+    owner: PeerId
+    held: bool
+    """The new owner has the lost owner's result and passes on those values; else it reduces the part afresh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Briefing:
+    """The leader tells where a round under way stands: to newcomers, whom it adds as listeners, and after a renewed session.
+
+    It holds all that fences and repairs have changed since the plan. Owners send added listeners every result so far.
+    """
+
+    plan: Plan
+    term: int
+    listeners: tuple[PeerId, ...]
+    lost: tuple[PeerId, ...]
+    excused: tuple[PeerId, ...]
+    assignments: tuple[Assignment, ...]
+    assignment_terms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    run: str
+    epoch: int
+    term: int
+    assignments: tuple[Assignment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """The leader's signed record of a finished round."""
+
+    run: str
+    epoch: int
+    contributors: tuple[tuple[PeerId, int], ...]
+    """(peer, samples) of those whose contribution was counted whole."""
+    lost: tuple[PeerId, ...]
+    state_hash: StateHash
+    """Of the state after the round."""
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskState:
+    """Asks for the manifest of the state (epoch, hash); the peer keeps that version while pieces are asked for."""
+
+    run: str
+    epoch: int
+    state_hash: StateHash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateOffer:
+    """The manifest, as tensors/outer.py writes it; empty when the peer no longer holds that version."""
+
+    run: str
+    epoch: int
+    state_hash: StateHash
+    manifest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPieces:
+    run: str
+    epoch: int
+    state_hash: StateHash
+    pieces: tuple[int, ...]
+
+
+Message = (
+    Ping
+    | Pong
+    | Introduction
+    | LinkReport
+    | Standing
+    | Plan
+    | Briefing
+    | Ready
+    | Fence
+    | Report
+    | Repair
+    | Transcript
+    | AskState
+    | StateOffer
+    | AskPieces
+)
+
+_TYPES: dict[int, type[Message]] = {
+    1: Ping,
+    2: Pong,
+    3: Introduction,
+    4: LinkReport,
+    5: Standing,
+    7: Plan,
+    8: Briefing,
+    9: Ready,
+    10: Fence,
+    11: Report,
+    12: Repair,
+    13: Transcript,
+    14: AskState,
+    15: StateOffer,
+    16: AskPieces,
+}
+_NUMBERS = {cls: number for number, cls in _TYPES.items()}
+
+
+def encode(message: Message) -> bytes:
+    """[version, number, fields] as msgpack; raises ValueError when a message of ours is over the limit."""
+    data: bytes = msgpack.packb([PROTOCOL_VERSION, _NUMBERS[type(message)], to_wire(message)])
+    if len(data) > LARGEST_MESSAGE_BYTES:
+        raise ValueError(f"{type(message).__name__} of {len(data)} bytes is over {LARGEST_MESSAGE_BYTES}")
+    return data
+
+
+def decode(data: bytes) -> Message:
+    """Raises MalformedMessage for anything that `encode` of this version would not have written."""
+    value = unpack(data, LARGEST_MESSAGE_BYTES)
+    if not isinstance(value, list) or len(value) != 3:
+        raise MalformedMessage(None, "not a message")
+    version, number, fields = value
+    if version != PROTOCOL_VERSION:
+        raise MalformedMessage(None, f"protocol version {version!r}, this peer speaks {PROTOCOL_VERSION}")
+    if type(number) is not int or number not in _TYPES:
+        raise MalformedMessage(None, f"unknown message {number!r}")
+    message: Message = from_wire(_TYPES[number], fields)
+    return message

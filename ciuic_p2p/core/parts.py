@@ -1,0 +1,48 @@
+"""How a plan's spans are cut into parts, the pieces that travel as one frame each. Knows no values, only positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ciuic_p2p.core.messages import Plan
+from ciuic_p2p.terms import PeerId
+
+LARGEST_PART_VALUES = 1 << 18
+"""1 MiB as float32: large enough that per-frame cost vanishes, small enough that a round's stages overlap."""
+
+SMALLEST_PART_VALUES = 1 << 14
+PARTS_PER_SPAN = 8
+"""A span of a small model is cut so that reducing it overlaps with receiving it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The values [start, stop) of the flat tensor; `lossless` for buffers, which no lossy codec may touch."""
+
+    start: int
+    stop: int
+    owner: PeerId
+    lossless: bool
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+
+def choose_part_values(count: int, owners: int) -> int:
+    """Values per part for a tensor of `count` values reduced by `owners` peers: a multiple of 256."""
+    wanted = -(-count // (owners * PARTS_PER_SPAN))
+    return min(max(-(-wanted // 256) * 256, SMALLEST_PART_VALUES), LARGEST_PART_VALUES)
+
+
+def cut_parts(plan: Plan) -> tuple[Part, ...]:
+    """Every peer gets the same parts from the same plan; none crosses a span's or the parameters' edge."""
+    parts = []
+    for span in plan.spans:
+        start = span.start
+        while start < span.stop:
+            edge = plan.parameter_count if start < plan.parameter_count else plan.count
+            stop = min(start + plan.part_values, span.stop, edge)
+            parts.append(Part(start, stop, span.owner, lossless=start >= plan.parameter_count))
+            start = stop
+    return tuple(parts)

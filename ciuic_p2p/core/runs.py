@@ -1,0 +1,524 @@
+"""The life of one run on one peer: who leads, who takes part, when a state is seeded or fetched, when the trainer is loaded.
+
+Pure: `handle(event, now) -> actions`; one `Round` machine for each epoch under way. After every event `_decide` runs the
+deciders in order of priority. Knows no values, no sockets, no clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from ciuic_p2p.core.events import (
+    ContributionReady,
+    DropRound,
+    FetchFailed,
+    FetchState,
+    FinishRound,
+    LeaveRound,
+    LoadTrainer,
+    MessageReceived,
+    OpenRound,
+    PartAccumulated,
+    PartPublished,
+    PartRefused,
+    PeerLost,
+    PeerReturned,
+    RecordTranscript,
+    RefuseLayout,
+    ResultRefused,
+    ResultStored,
+    RoundEvent,
+    RunAction,
+    RunEvent,
+    RunShape,
+    SeedState,
+    SendMessage,
+    StateHeld,
+    TimePassed,
+    TrainerAttached,
+    TrainerLeft,
+    TrainerReady,
+)
+from ciuic_p2p.core.lineage import Lineage, best_lineage, holders
+from ciuic_p2p.core.messages import Briefing, Fence, Plan, Ready, Repair, Report, Standing
+from ciuic_p2p.core.parts import choose_part_values
+from ciuic_p2p.core.rounds import Round
+from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
+from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, plan_butterfly
+from ciuic_p2p.terms import PeerId, StateHash
+
+NO_HASH = StateHash("")
+ELECTED_SEED_WAIT_S = 10.0
+"""How long peers without a state wait for the one among them whose turn it is to make the first."""
+
+MOST_EARLY_MESSAGES = 256
+"""Messages of rounds whose plan has not come yet that are kept, the newest ones."""
+
+MOST_PENDING_ROUNDS = 3
+"""Rounds whose results a newcomer keeps while it fetches the state before them; then it starts again with a newer one."""
+
+
+@dataclass(slots=True)
+class _Trainer:
+    shape: RunShape
+    ready_samples: int | None = None
+    ready_s: float = 0.0
+    spent_epoch: int | None = None
+    """The epoch of the round that this contribution was sent to; it must not enter one of another epoch."""
+    counted_epoch: int | None = None
+
+
+class RunMachine:
+    """One run on one peer."""
+
+    def __init__(self, me: PeerId, run: str, *, now: float, seed_wait_s: float) -> None:
+        """seed_wait_s: how long to look for others' state before a trainer's values become epoch 0."""
+        self.me = me
+        self.run = run
+        self.epoch: int | None = None
+        self.state_hash: StateHash = NO_HASH
+        self.layout = ""
+        self.rounds: dict[int, Round] = {}
+        self.standings: dict[PeerId, Standing] = {}
+        self.connected: set[PeerId] = set()
+        self.links: Links = {}
+        self.samples_per_s = 0.0
+        self._seed_wait_s = seed_wait_s
+        self._trainer: _Trainer | None = None
+        self._attached_s = now
+        self._epoch_began_s = now
+        self._seeding = False
+        self._fetching: Lineage | None = None
+        self._unfetchable: Lineage | None = None
+        self._finish_waiting: dict[int, FinishRound] = {}
+        self._stepping: int | None = None
+        self._told: Standing | None = None
+        self._terms: dict[int, int] = {}
+        self._recorded: set[int] = set()
+        self._refused_layout = ""
+        self._best_kept: Lineage | None = None
+        self._best_known = False
+        self._early: list[tuple[PeerId, Ready | Fence | Report | Repair]] = []
+
+    # -- what the shell may ask ----------------------------------------------------------------------------------------
+
+    @property
+    def training(self) -> bool:
+        return self._trainer is not None
+
+    def standing(self) -> Standing:
+        return Standing(
+            run=self.run,
+            layout=self.layout,
+            epoch=self.epoch,
+            state_hash=self.state_hash,
+            training=self.training,
+            samples_per_s=self.samples_per_s,
+        )
+
+    def current_round(self) -> Round | None:
+        return None if self.epoch is None else self.rounds.get(self.epoch)
+
+    def next_deadline_s(self) -> float | None:
+        deadlines = [d for d in (r.next_deadline_s() for r in self.rounds.values()) if d is not None]
+        deadlines += [d for d in (self._seed_at(), self._plan_at(), self._behind_at()) if d is not None]
+        return min(deadlines, default=None)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: RunEvent, now: float) -> list[RunAction]:
+        return self._react(event, now) + self._decide(now)
+
+    def handle_in_round(self, epoch: int, event: RoundEvent, now: float) -> list[RunAction]:
+        """What a receiving thread did with a frame of that epoch's round."""
+        current = self.rounds.get(epoch)
+        if current is None:
+            return []
+        actions = self._filter(current.handle(event, now))
+        ended = any(not isinstance(a, SendMessage) for a in actions) and (current.finished or current.left)
+        return actions + (self._decide(now) if ended else [])
+
+    def _react(self, event: RunEvent, now: float) -> list[RunAction]:
+        match event:
+            case MessageReceived(sender=sender, message=message):
+                return self._message(sender, message, now)
+            case PeerLost(peer=peer):
+                self.connected.discard(peer)
+                self.standings.pop(peer, None)
+                self._best_known = False
+                return self._in_all_rounds(event, now)
+            case PeerReturned(peer=peer):
+                self.connected.add(peer)
+                greeting: list[RunAction] = [SendMessage(to=(peer,), message=self.standing())]
+                return greeting + self._in_all_rounds(event, now)
+            case TrainerAttached(shape=shape):
+                self._trainer = _Trainer(shape)
+                self._attached_s = now
+                self._refused_layout = ""
+                if self.epoch is None:
+                    self.layout = shape.layout
+                return []
+            case TrainerReady(samples=samples):
+                if self._trainer is not None:
+                    self._trainer.ready_samples, self._trainer.ready_s = samples, now
+                    self._trainer.spent_epoch = self._trainer.counted_epoch = None
+                return []
+            case TrainerLeft():
+                return self._trainer_left(now)
+            case StateHeld(epoch=epoch, state_hash=state_hash):
+                return self._state_held(epoch, state_hash, now)
+            case FetchFailed(epoch=epoch, state_hash=state_hash):
+                if self._fetching is not None and (self._fetching.epoch, self._fetching.state_hash) == (epoch, state_hash):
+                    self._unfetchable, self._fetching = self._fetching, None
+                return []
+            case TimePassed():
+                return self._in_all_rounds(event, now)
+            case PartAccumulated() | PartRefused() | PartPublished() | ResultStored() | ResultRefused() | ContributionReady():
+                raise TypeError("events of one round go through handle_in_round")
+
+    def _message(self, sender: PeerId, message: object, now: float) -> list[RunAction]:
+        match message:
+            case Standing():
+                self.standings[sender] = message
+                self._best_known = False
+                return []
+            case Plan():
+                return self._planned(sender, message, now)
+            case Briefing():
+                return self._admitted(sender, message, now)
+            case Ready() | Fence() | Report() | Repair():
+                return self._round_message(sender, message, now)
+        return []
+
+    def _round_message(self, sender: PeerId, message: Ready | Fence | Report | Repair, now: float) -> list[RunAction]:
+        """To the round of its epoch; kept for a while when the plan of that round is still on its way."""
+        current = self.rounds.get(message.epoch)
+        if current is not None:
+            return self._filter(current.handle(MessageReceived(sender=sender, message=message), now))
+        if self.epoch is None or message.epoch >= self.epoch:
+            self._early = [*self._early[1 - MOST_EARLY_MESSAGES :], (sender, message)]
+        return []
+
+    def _in_all_rounds(self, event: RoundEvent, now: float) -> list[RunAction]:
+        return [a for current in list(self.rounds.values()) for a in self._filter(current.handle(event, now))]
+
+    def _filter(self, actions: list[RunAction] | list) -> list[RunAction]:  # type: ignore[type-arg]  # narrower unions come in
+        """Holds back the end of a round whose base state is not here yet; forgets a round that was left."""
+        passed: list[RunAction] = []
+        for action in actions:
+            if isinstance(action, FinishRound):
+                passed += self._finish(action)
+            else:
+                passed.append(action)
+                if isinstance(action, LeaveRound):
+                    passed += self._drop(action.epoch)
+        return passed
+
+    def _finish(self, action: FinishRound) -> list[RunAction]:
+        plan = self.rounds[action.epoch].plan
+        if (self.epoch, self.state_hash) != (action.epoch, plan.base_hash):
+            self._finish_waiting[action.epoch] = action
+            return []
+        self._stepping = action.epoch
+        if self._trainer is not None and action.counted:
+            self._trainer.counted_epoch = action.epoch
+        return [action]
+
+    def _drop(self, epoch: int) -> list[RunAction]:
+        self._finish_waiting.pop(epoch, None)
+        return [DropRound(epoch=epoch)] if self.rounds.pop(epoch, None) is not None else []
+
+    def _trainer_left(self, now: float) -> list[RunAction]:
+        self._trainer = None
+        self._seeding = False
+        actions: list[RunAction] = []
+        for current in list(self.rounds.values()):
+            if current.contributes and self.me not in current.samples:
+                actions += self._filter(current.handle(ContributionReady(samples=0), now))
+        return actions
+
+    def _state_held(self, epoch: int, state_hash: StateHash, now: float) -> list[RunAction]:
+        stepped = self._stepping is not None and epoch == self._stepping + 1
+        self.epoch, self.state_hash, self._epoch_began_s = epoch, state_hash, now
+        self._seeding, self._fetching, self._unfetchable, self._stepping = False, None, None, None
+        self._best_known = False
+        actions: list[RunAction] = []
+        for old in [e for e in self.rounds if e < epoch - (1 if stepped else 0)]:
+            actions += self._drop(old)
+        actions += self._load_trainer(epoch)
+        waiting = self._finish_waiting.pop(epoch, None)
+        if waiting is not None and epoch in self.rounds:
+            actions += self._finish(waiting)
+        return actions
+
+    def _load_trainer(self, epoch: int) -> list[RunAction]:
+        """A contribution that was sent anywhere is used up: at most once. One that was not is kept for the next round."""
+        trainer = self._trainer
+        if trainer is None or trainer.ready_samples is None:
+            return []
+        counted = trainer.counted_epoch == epoch - 1
+        if trainer.ready_samples > 0 and (trainer.spent_epoch is None or trainer.spent_epoch >= epoch):
+            return []
+        trainer.ready_samples = trainer.spent_epoch = trainer.counted_epoch = None
+        return [LoadTrainer(epoch=epoch, counted=counted)]
+
+    # -- plans ---------------------------------------------------------------------------------------------------------
+
+    def _planned(self, sender: PeerId, plan: Plan, now: float) -> list[RunAction]:
+        if sender != plan.contributors[0] or self.me not in (*plan.contributors, *plan.listeners):
+            return []
+        if not self._is_acceptable(plan):
+            return []
+        return self._open(Round(self.me, plan, now), now)
+
+    def _admitted(self, sender: PeerId, message: Briefing, now: float) -> list[RunAction]:
+        current = self.rounds.get(message.plan.epoch)
+        if current is not None and current.plan.term == message.plan.term:
+            return self._filter(current.handle(MessageReceived(sender=sender, message=message), now))
+        if self.me not in (*message.listeners, *message.plan.contributors) or not self._is_acceptable(message.plan):
+            return []
+        return self._open(Round.enter(self.me, message, now), now)
+
+    def _is_acceptable(self, plan: Plan) -> bool:
+        """Of this lineage or a better one, and of a higher term than what is under way."""
+        current = self.rounds.get(plan.epoch)
+        if plan.run != self.run or (current is not None and current.plan.term >= plan.term):
+            return False
+        if self.epoch is None or plan.epoch > self.epoch:
+            return True
+        if plan.epoch < self.epoch:
+            return False
+        best = self._best()
+        return plan.base_hash == self.state_hash or (best is not None and best.state_hash == plan.base_hash)
+
+    def _open(self, opened: Round, now: float) -> list[RunAction]:
+        epoch = opened.plan.epoch
+        actions = self._drop(epoch)
+        self.rounds[epoch] = opened
+        self._terms[epoch] = max(self._terms.get(epoch, 0), opened.plan.term)
+        actions.append(OpenRound(epoch=epoch, contributes=opened.contributes and self.training))
+        early = [(sender, message) for sender, message in self._early if message.epoch == epoch]
+        self._early = [pair for pair in self._early if pair[1].epoch > epoch]
+        for sender, message in early:
+            actions += self._filter(opened.handle(MessageReceived(sender=sender, message=message), now))
+        return actions
+
+    # -- deciders, in order of priority --------------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> list[RunAction]:
+        actions = self._refuse_layout()
+        actions += self._seed(now)
+        actions += self._catch_up(now)
+        actions += self._plan(now)
+        actions += self._admit()
+        actions += self._contribute(now)
+        actions += self._record()
+        return actions + self._tell()
+
+    def _best(self) -> Lineage | None:
+        """Asked for by several deciders after every event, so it is kept until a standing changes."""
+        if not self._best_known:
+            self._best_kept = best_lineage((self.standing(), *self.standings.values()))
+            self._best_known = True
+        return self._best_kept
+
+    def _refuse_layout(self) -> list[RunAction]:
+        best = self._best()
+        if self._trainer is None or best is None or self.epoch is not None:
+            return []
+        theirs = next(s.layout for s in self.standings.values() if (s.epoch, s.state_hash) == (best.epoch, best.state_hash))
+        if theirs in (self._trainer.shape.layout, self._refused_layout):
+            return []
+        self._refused_layout = theirs
+        return [RefuseLayout(theirs=theirs)]
+
+    def _seed_at(self) -> float | None:
+        if self.epoch is not None or self._trainer is None or self._seeding or self._best() is not None:
+            return None
+        waiting = [p for p, s in self.standings.items() if s.training]
+        first = order_of_succession(self.run, 0, (self.me, *waiting))[0] == self.me
+        return self._attached_s + self._seed_wait_s + (0.0 if first else ELECTED_SEED_WAIT_S)
+
+    def _seed(self, now: float) -> list[RunAction]:
+        at = self._seed_at()
+        if at is None or now < at:
+            return []
+        self._seeding = True
+        return [SeedState()]
+
+    def _behind_at(self) -> float | None:
+        """When a round that does not end is given up for the state that others already have."""
+        if self.epoch is None or self._fetching is not None:
+            return None
+        current = self.rounds.get(self.epoch)
+        later = [r.began_s for e, r in self.rounds.items() if e > self.epoch]
+        if not later or (current is not None and current.finished):
+            return None
+        return min(later) + (2 * current.plan.patience_s if current is not None else 0.0)
+
+    def _catch_up(self, now: float) -> list[RunAction]:
+        """Fetches the newest state that others hold when this peer cannot get there by itself."""
+        target = self._newest_base()
+        if target is None or self._stepping is not None or target in (self._unfetchable, self._fetching):
+            return []
+        if self._fetching is not None:
+            if target.epoch - self._fetching.epoch < MOST_PENDING_ROUNDS:
+                return []
+        elif not self._is_behind(target, now):
+            return []
+        actions: list[RunAction] = []
+        for old in [e for e in self.rounds if e < target.epoch]:
+            actions += self._drop(old)
+        self._fetching = target
+        donors = holders(target, self.standings)
+        if target.epoch in self.rounds:
+            donors = tuple(dict.fromkeys((*donors, *self.rounds[target.epoch].plan.contributors)))
+        donors = tuple(p for p in donors if p in self.connected)
+        return [*actions, FetchState(epoch=target.epoch, state_hash=target.state_hash, donors=donors)]
+
+    def _newest_base(self) -> Lineage | None:
+        """The state before the newest round that is known, or a newer one that somebody stands at."""
+        best, newest = self._best(), max(self.rounds, default=None)
+        if newest is None or (best is not None and best.epoch > newest):
+            return None if best is None else Lineage(best.epoch, best.state_hash)
+        return Lineage(newest, self.rounds[newest].plan.base_hash)
+
+    def _is_behind(self, target: Lineage, now: float) -> bool:
+        if self.epoch is None:
+            return not self._seeding and self.training
+        if self.epoch >= target.epoch:
+            return self.epoch == target.epoch and self.state_hash != target.state_hash
+        current = self.rounds.get(self.epoch)
+        if current is None or current.needs_the_lost() or target.epoch > self.epoch + 1:
+            return True
+        at = self._behind_at()
+        return at is not None and now >= at
+
+    def _candidates(self) -> tuple[PeerId, ...]:
+        """Peers that could contribute to this epoch, in the order of succession."""
+        if self.epoch is None:
+            return ()
+        mine = Lineage(self.epoch, self.state_hash)
+        equals = [p for p in holders(mine, self.standings) if self.standings[p].training and p in self.connected]
+        return order_of_succession(self.run, self.epoch, [*equals, *([self.me] if self.training else [])])
+
+    def _plan_at(self) -> float | None:
+        """When this peer issues the plan of its epoch; None when it is not its turn, or there is one."""
+        best = self._best()
+        if self._trainer is None or self.epoch is None or self._stepping is not None or self.epoch in self.rounds:
+            return None
+        if best is None or (best.epoch, best.state_hash) != (self.epoch, self.state_hash):
+            return None
+        place = self._candidates().index(self.me)
+        if place == 0:
+            return self._epoch_began_s + self._arrival_wait_s(self._trainer)
+        if self._trainer.ready_samples is None:
+            return None
+        return max(self._trainer.ready_s, self._epoch_began_s) + place * LEAST_PATIENCE_S
+
+    def _arrival_wait_s(self, trainer: _Trainer) -> float:
+        """How long the leader waits with its plan for those of the round before that are about to get here.
+
+        For contributors a patience; for listeners, who become contributors that way, until the local inner steps are done.
+        """
+        before = self.rounds.get(self.epoch - 1) if self.epoch is not None else None
+        if before is None:
+            return 0.0
+        arriving = self._arriving(before)
+        if arriving & set(before.members()):
+            return before.plan.patience_s
+        if not arriving:
+            return 0.0
+        if trainer.ready_samples is not None:
+            return max(0.0, trainer.ready_s - self._epoch_began_s)
+        return before.plan.patience_s
+
+    def _arriving(self, before: Round) -> set[PeerId]:
+        """Peers of the round before that live and have not said yet that they finished it."""
+        behind = {p for p, s in self.standings.items() if s.epoch == before.plan.epoch and s.training}
+        return {p for p in (*before.members(), *before.listeners) if p in behind and p in self.connected}
+
+    def _plan(self, now: float) -> list[RunAction]:
+        at = self._plan_at()
+        if at is None or now < at:
+            return []
+        assert self._trainer is not None
+        assert self.epoch is not None
+        plan = self._make_plan(self._trainer.shape, self.epoch)
+        others = tuple(p for p in (*plan.contributors, *plan.listeners) if p != self.me)
+        told: list[RunAction] = [SendMessage(to=others, message=plan)] if others else []
+        return told + self._open(Round(self.me, plan, now), now)
+
+    def _make_plan(self, shape: RunShape, epoch: int) -> Plan:
+        candidates = self._candidates()
+        contributors = (self.me, *(p for p in candidates if p != self.me))
+        butterfly = plan_butterfly(contributors, shape.count, shape.encoded_bytes, self.links)
+        return Plan(
+            run=self.run,
+            epoch=epoch,
+            term=term_of(next_counter(self._terms.get(epoch, 0)), self.run, epoch, self.me),
+            base_hash=self.state_hash,
+            contributors=contributors,
+            listeners=self._others_of_run(contributors),
+            spans=butterfly.spans,
+            count=shape.count,
+            parameter_count=shape.parameter_count,
+            part_values=choose_part_values(shape.count, len(contributors)),
+            codec=shape.codec,
+            reason=f"{shape.codec} asked for by the trainer; spans by measured bandwidth",
+            outer_learning_rate=shape.outer_learning_rate,
+            outer_momentum=shape.outer_momentum,
+            predicted_s=butterfly.predicted_s,
+            patience_s=butterfly.patience_s,
+        )
+
+    def _others_of_run(self, known: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        mine = {p for p, s in self.standings.items() if s.layout in ("", self.layout)}
+        return tuple(sorted(p for p in mine if p in self.connected and p not in known))
+
+    def _admit(self) -> list[RunAction]:
+        current = self.current_round()
+        if current is None or current.leader != self.me:
+            return []
+        known = (*current.members(), *sorted(current.listeners))
+        return self._filter(current.admit(self._others_of_run(known)))
+
+    def _contribute(self, now: float) -> list[RunAction]:
+        current, trainer = self.current_round(), self._trainer
+        if current is None or not current.contributes or self.me in current.samples:
+            return []
+        if current.plan.base_hash != self.state_hash or self._stepping is not None:
+            return []
+        if trainer is None:
+            return self._filter(current.handle(ContributionReady(samples=0), now))
+        if trainer.ready_samples is None or trainer.spent_epoch not in (None, current.plan.epoch):
+            return []
+        if trainer.ready_samples > 0:
+            trainer.spent_epoch = current.plan.epoch
+        return self._filter(current.handle(ContributionReady(samples=trainer.ready_samples), now))
+
+    def _record(self) -> list[RunAction]:
+        """As leader of a finished round: writes its transcript once every member has said where it stands."""
+        if self.epoch is None or self.epoch - 1 in self._recorded:
+            return []
+        before = self.rounds.get(self.epoch - 1)
+        if before is None or not before.finished or before.leader != self.me or self._arriving(before):
+            return []
+        self._recorded = {self.epoch - 1}
+        return [
+            RecordTranscript(
+                epoch=self.epoch - 1,
+                contributors=before.counted_contributors(),
+                lost=tuple(sorted(before.lost)),
+                state_hash=self.state_hash,
+                to=tuple(p for p in before.audience() if p in self.connected),
+            )
+        ]
+
+    def _tell(self) -> list[RunAction]:
+        standing = self.standing()
+        if self._told is not None and dataclasses.replace(standing, samples_per_s=self._told.samples_per_s) == self._told:
+            return []
+        self._told = standing
+        return [SendMessage(to=tuple(sorted(self.connected)), message=standing)] if self.connected else []

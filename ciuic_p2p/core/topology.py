@@ -1,0 +1,112 @@
+"""Measured links to spans: who reduces how much, and the seconds a round should take. Knows no clock and no socket.
+
+Here the flat butterfly: every contributor reduces one span, as large as its measured bandwidth allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ciuic_p2p.core.messages import Span
+from ciuic_p2p.terms import PeerId
+
+ALIGNMENT_VALUES = 256
+"""Spans start on block borders of every codec."""
+
+UNMEASURED_MBPS = 100.0
+"""Assumed while nothing was measured; only patience depends on it then, since spans come out equal."""
+
+LEAST_PATIENCE_S = 3.0
+"""Below this a busy machine's scheduling would look like a fault."""
+
+PATIENCE_FACTOR = 2.5
+"""A round that takes this many times the predicted seconds without progress is looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One measured direction. 0 Mbit/s or 0 ms: not measured."""
+
+    rtt_ms: float = 0.0
+    jitter_ms: float = 0.0
+    goodput_mbps: float = 0.0
+
+
+Links = Mapping[tuple[PeerId, PeerId], Link]
+
+
+@dataclass(frozen=True, slots=True)
+class Butterfly:
+    spans: tuple[Span, ...]
+    predicted_s: float
+    patience_s: float
+
+
+def bandwidth_mbps(peer: PeerId, peers: Sequence[PeerId], links: Links) -> float:
+    """What the peer's own line carries: the best goodput measured on any link it sends or receives on, quantised to
+    half powers of two so that noise does not move spans."""
+    measured = [
+        link.goodput_mbps
+        for other in peers
+        for link in (links.get((peer, other)), links.get((other, peer)))
+        if other != peer and link is not None and link.goodput_mbps > 0
+    ]
+    if not measured:
+        return UNMEASURED_MBPS
+    return float(2 ** (round(2 * math.log2(max(measured))) / 2))
+
+
+def share_by_bandwidth(size_bytes: float, rates_bps: Sequence[float]) -> tuple[list[float], float]:
+    """The share of the tensor that each peer reduces, and the seconds of one direction.
+
+    The smallest T with T >= S/b_i and sum clip((T b_i / S - 1) / (n - 2), 0, 1) >= 1 by bisection: peer i sends and
+    receives S (1 - s_i) of others' spans and S s_i (n - 1) of its own. For two peers halves, T = S / min b.
+    """
+    n = len(rates_bps)
+    if n == 1:
+        return [1.0], 0.0
+    if n == 2:
+        return [0.5, 0.5], size_bytes * 8 / min(rates_bps)
+    bits = max(size_bytes, 1.0) * 8
+
+    def shares(seconds: float) -> list[float]:
+        return [min(max((seconds * b / bits - 1) / (n - 2), 0.0), 1.0) for b in rates_bps]
+
+    low = bits / min(rates_bps)
+    high = low * n
+    if sum(shares(low)) >= 1:
+        high = low
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if sum(shares(middle)) >= 1 else (middle, high)
+    found = shares(high)
+    total = sum(found)
+    return [share / total for share in found], high
+
+
+def plan_butterfly(contributors: Sequence[PeerId], count: int, encoded_bytes: int, links: Links) -> Butterfly:
+    """Spans in the order of `contributors`; the same inputs give the same bytes on every peer.
+
+    encoded_bytes: the whole tensor under the round's codec, once.
+    """
+    rates = [bandwidth_mbps(peer, contributors, links) * 1e6 for peer in contributors]
+    shares, seconds = share_by_bandwidth(encoded_bytes, rates)
+    measured = [link for (a, b), link in links.items() if a in contributors and b in contributors and a != b]
+    rtt_s = max((link.rtt_ms for link in measured), default=0.0) / 1000
+    jitter_s = max((link.jitter_ms for link in measured), default=0.0) / 1000
+    predicted_s = seconds + 2 * rtt_s
+    patience_s = max(LEAST_PATIENCE_S, PATIENCE_FACTOR * predicted_s + 6 * jitter_s)
+    return Butterfly(_cut_spans(contributors, count, shares), predicted_s, patience_s)
+
+
+def _cut_spans(owners: Sequence[PeerId], count: int, shares: Sequence[float]) -> tuple[Span, ...]:
+    spans, start, sum_of_shares = [], 0, 0.0
+    for owner, share in zip(owners, shares, strict=True):
+        sum_of_shares += share
+        aligned = round(count * sum_of_shares / ALIGNMENT_VALUES) * ALIGNMENT_VALUES
+        stop = count if owner == owners[-1] else min(max(aligned, start), count)
+        spans.append(Span(owner=owner, start=start, stop=stop))
+        start = stop
+    return tuple(spans)

@@ -1,0 +1,180 @@
+"""The lanes of one session: opens them at first need, keeps them warm, replaces broken ones.
+
+Refuses to know what frames mean.
+
+The peer that dialled the session dials the lanes, because it knows a way that works; the other one asks it to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from ciuic_p2p.core.frames import FrameHeader
+from ciuic_p2p.errors import PeerUnreachable, RemoteError
+from ciuic_p2p.net.lane_opening import SALT_BYTES, LaneKeys, LaneOpening, unpack_opening
+from ciuic_p2p.net.lanes import Lane, LaneParts, breaks_only_the_lane
+from ciuic_p2p.net.meters import Meter
+from ciuic_p2p.net.outbox import Outbox
+from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
+from ciuic_p2p.net.tasks import TaskSet
+from ciuic_p2p.net.wires import Wire
+from ciuic_p2p.terms import PeerId
+
+_log = structlog.get_logger(__name__)
+_LIVED_S = 5.0
+"""A lane that lasted this long was no failed attempt: the next one is dialled without delay."""
+_random = random.SystemRandom()
+
+FrameReceived = Callable[[FrameHeader, memoryview], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneLimits:
+    """How many lanes, and how they are kept."""
+
+    count: int = 2
+    most_accepted: int = 64
+    frames_per_key: int = FRAMES_PER_KEY
+    shortest_delay_s: float = 0.1
+    longest_delay_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneGroupParts:
+    """What a group is made of. dial: a new wire to the peer; None at the peer that was dialled.
+
+    ask: tells the dialling peer that lanes are wanted. end_session: called when the peer broke the protocol, or on a defect."""
+
+    peer: PeerId
+    keys: LaneKeys
+    outbox: Outbox
+    meter: Meter
+    dial: Callable[[], Awaitable[Wire]] | None
+    ask: Callable[[], None]
+    frame_received: FrameReceived
+    end_session: Callable[[Exception], None]
+
+
+class LaneGroup:
+    """All methods belong to the event loop's thread, but `want`, `frame_received` and `lane_ended`."""
+
+    def __init__(self, parts: LaneGroupParts, limits: LaneLimits) -> None:
+        self._parts = parts
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskSet()
+        self._lanes: dict[Lane, asyncio.Event] = {}
+        self._next_number = 0
+        self._used_numbers: set[int] = set()
+        self._wanted = False
+        self._closed = False
+        self.broken_count = 0
+        """Lanes that ended while the session went on."""
+
+    def want(self) -> None:
+        """There are frames to send. Thread-safe and cheap to call again."""
+        if not self._wanted:
+            self._wanted = True
+            self._loop.call_soon_threadsafe(self._provide)
+
+    def answer(self) -> None:
+        """The other peer asked for lanes."""
+        if self._parts.dial is not None:
+            self.want()
+
+    def accept(self, connection: socket.socket, opening: LaneOpening) -> None:
+        """A lane that the peer dialled, as its opening proves. Raises PeerUnreachable when it is not to be used."""
+        if self._closed or opening.number in self._used_numbers or len(self._lanes) >= self._limits.most_accepted:
+            raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} was used before or is one too many")
+        self._used_numbers.add(opening.number)
+        self._start(connection, opening, dialled=False)
+
+    def verify(self, opening: bytes) -> LaneOpening | None:
+        return unpack_opening(opening, self._parts.keys.opening_key)
+
+    async def close(self) -> None:
+        """Ends all lanes; what they carried is gone with the session."""
+        self._closed = True
+        self._parts.outbox.close()
+        for lane in list(self._lanes):
+            lane.close()
+        await self._tasks.cancel()
+
+    def frame_received(self, header: FrameHeader, payload: memoryview) -> None:
+        self._parts.frame_received(header, payload)
+
+    def lane_ended(self, lane: Lane, error: Exception) -> None:
+        if not self._loop.is_closed():  # a thread may outlive the loop while it still takes in a frame
+            self._loop.call_soon_threadsafe(self._forget, lane, error)
+
+    def _provide(self) -> None:
+        if self._closed:
+            return
+        if self._parts.dial is None:
+            self._parts.ask()
+            return
+        for _ in range(self._limits.count):
+            self._tasks.spawn(self._keep_lane(self._parts.dial))
+
+    async def _keep_lane(self, dial: Callable[[], Awaitable[Wire]]) -> None:
+        delay_s = self._limits.shortest_delay_s
+        while True:
+            began = time.monotonic()
+            try:
+                await self._dial_lane(dial)
+            except (PeerUnreachable, RemoteError) as error:
+                _log.info("lane.unreachable", peer=self._parts.peer, error=str(error))
+            delay_s = self._limits.shortest_delay_s if time.monotonic() - began > _LIVED_S else delay_s
+            await asyncio.sleep(delay_s * _random.uniform(0.5, 1.0))
+            delay_s = min(2 * delay_s, self._limits.longest_delay_s)
+
+    async def _dial_lane(self, dial: Callable[[], Awaitable[Wire]]) -> None:
+        """Opens a lane and waits for its end."""
+        opening = LaneOpening(self._parts.keys.session_id, self._next_number, secrets.token_bytes(SALT_BYTES))
+        self._next_number += 1
+        packed = opening.pack(self._parts.keys.opening_key)
+        wire = await dial()
+        try:
+            await wire.write(packed)
+            connection = await wire.blocking_socket()
+        except BaseException:  # also when cancelled: nobody else knows of the wire
+            wire.close()
+            raise
+        self._parts.meter.count_sent(len(packed))
+        await self._start(connection, opening, dialled=True).wait()
+
+    def _start(self, connection: socket.socket, opening: LaneOpening, *, dialled: bool) -> asyncio.Event:
+        away, towards = lane_secrets(self._parts.keys.secret, opening.number, opening.salt)
+        ours, theirs = (away, towards) if dialled else (towards, away)
+        parts = LaneParts(
+            peer=self._parts.peer,
+            number=opening.number,
+            connection=connection,
+            share=self._parts.outbox.share(self._parts.peer),
+            sealer=FrameSealer(ours, self._limits.frames_per_key),
+            opener=FrameOpener(self._parts.peer, theirs, self._limits.frames_per_key),
+            meter=self._parts.meter,
+        )
+        lane = Lane(parts, self)
+        ended = self._lanes[lane] = asyncio.Event()
+        lane.start()
+        _log.debug("lane.opened", peer=self._parts.peer, lane=opening.number, dialled=dialled)
+        return ended
+
+    def _forget(self, lane: Lane, error: Exception) -> None:
+        self._lanes.pop(lane).set()
+        if self._closed:
+            return
+        self.broken_count += 1
+        name = type(error).__name__
+        _log.warning("lane.broken", peer=self._parts.peer, lane=lane.number, kind=name, error=str(error))
+        if not breaks_only_the_lane(error):
+            self._parts.end_session(error)

@@ -1,0 +1,157 @@
+"""The `Transport` over the network:
+
+sessions with all peers that are wanted or that come, direct or relayed, and their lanes.
+
+Puts its parts together and refuses to know rounds, and where addresses come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ciuic_p2p.core.frames import FrameHeader
+from ciuic_p2p.core.membership import Member
+from ciuic_p2p.errors import PeerUnreachable
+from ciuic_p2p.net.contacts import Contacts
+from ciuic_p2p.net.dialling import Dialler, DialLimits, OpenStream
+from ciuic_p2p.net.envelopes import INSTANCE_BYTES, Kind
+from ciuic_p2p.net.introduction import Gate, Introducer
+from ciuic_p2p.net.lane_group import LaneLimits
+from ciuic_p2p.net.linking import Linker, LinkerParts
+from ciuic_p2p.net.reception import Reception
+from ciuic_p2p.net.session import SessionLimits
+from ciuic_p2p.net.strangers import StrangerLimits
+from ciuic_p2p.net.tasks import TaskSet
+from ciuic_p2p.net.tls import TlsCredentials
+from ciuic_p2p.net.transport import OutgoingFrame, Receiver, Traffic, Transport
+from ciuic_p2p.net.wires import StreamWire
+from ciuic_p2p.terms import PeerId
+
+_GOODBYE_DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsSettings:
+    """listen: "host:port" each, port 0 for any. name: shown to other peers."""
+
+    listen: tuple[str, ...] = ("0.0.0.0:0",)
+    name: str = ""
+    session: SessionLimits = field(default_factory=SessionLimits)
+    lanes: LaneLimits = field(default_factory=LaneLimits)
+    strangers: StrangerLimits = field(default_factory=StrangerLimits)
+    dialling: DialLimits = field(default_factory=DialLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts:
+    """What is known of an open session. path: "direct" or "relay". round_trip_s: of the last ping, None before it."""
+
+    member: Member
+    name: str
+    path: str
+    round_trip_s: float | None
+    lanes_broken: int
+
+
+class Sessions(Transport):
+    """Made in the event loop's thread; `start`, then `want` peers, in the end `stop`."""
+
+    def __init__(
+        self, identity: Ed25519PrivateKey, gate: Gate, receiver: Receiver, settings: SessionsSettings | None = None
+    ) -> None:
+        settings = settings or SessionsSettings()
+        credentials = TlsCredentials(identity, time.time())
+        parts = LinkerParts(
+            credentials=credentials,
+            introducer=Introducer(gate, settings.name, secrets.token_bytes(INSTANCE_BYTES)),
+            receiver=receiver,
+            session_limits=settings.session,
+            lane_limits=settings.lanes,
+        )
+        self.peer = credentials.peer
+        self._settings = settings
+        self._tasks = TaskSet()
+        self._contacts = Contacts()
+        self._linker = Linker(parts, self._contacts)
+        self._reception = Reception(self._linker, settings.strangers, self._tasks)
+        self._dialler = Dialler(self._linker, self._contacts, settings.dialling, self._tasks)
+
+    async def start(self) -> tuple[str, ...]:
+        """Returns the addresses listened on. Raises AddressUnusable."""
+        return self._reception.open(self._settings.listen)
+
+    async def stop(self) -> None:
+        """Says goodbye to all and ends within a few seconds. Cannot be started again."""
+        self._reception.close()
+        self._dialler.close()
+        await self._linker.close(_GOODBYE_DEADLINE_S)
+        await self._tasks.cancel()
+
+    def use_relay(self, open_stream: OpenStream) -> None:
+        """From now on a peer that no direct address reaches is dialled so."""
+        self._dialler.open_stream = open_stream
+
+    def want(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """Keep a session with this peer. addresses: "host:port" each; none when only a relay reaches it.
+
+        Cheap to call again. Raises AddressUnusable when an address is not of that form.
+        """
+        self._dialler.want(peer, addresses)
+
+    def unwant(self, peer: PeerId) -> None:
+        """No more dialling; an open session stays until it ends."""
+        self._dialler.unwant(peer)
+
+    async def accept_stream(self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A relayed stream that `peer` opened. Returns when it is known what it is for; the stream lives on."""
+        await self._reception.receive(StreamWire(reader, writer, self._tasks, peer), expected=peer)
+
+    def connected(self) -> frozenset[PeerId]:
+        return frozenset(contact.peer for contact in self._contacts if contact.link is not None)
+
+    def send_message(self, peer: PeerId, message: bytes) -> None:
+        """Raises ValueError over LARGEST_MESSAGE_BYTES, PeerUnreachable without a session."""
+        self._contacts.link_to(peer).session.send(Kind.MESSAGE, message)
+
+    def send_frames(self, peer: PeerId, frames: Iterable[OutgoingFrame]) -> None:
+        queued = tuple(frames)
+        link = self._contacts.link_to(peer)
+        if not link.outbox.put(queued):
+            raise PeerUnreachable(f"the session with peer {peer} has just ended")
+        if queued:
+            link.lanes.want()
+
+    def discard_frames(self, unwanted: Callable[[PeerId, FrameHeader], bool]) -> None:
+        """`unwanted` looks at its arguments only and takes no lock."""
+        for contact in self._contacts:
+            link = contact.link
+            if link is not None:
+                link.outbox.discard(partial(unwanted, contact.peer))
+
+    def traffic(self) -> Traffic:
+        meters = [self._linker.strangers_meter, *(contact.meter for contact in self._contacts)]
+        readings = [meter.read() for meter in meters]
+        return Traffic(sum(each.bytes_sent for each in readings), sum(each.bytes_received for each in readings))
+
+    def traffic_with(self, peer: PeerId) -> Traffic:
+        """Bytes to and from one peer, since its token was found good."""
+        contact = self._contacts.find(peer)
+        return contact.meter.read() if contact is not None else Traffic(0, 0)
+
+    def facts(self, peer: PeerId) -> SessionFacts:
+        """Raises PeerUnreachable without a session."""
+        link = self._contacts.link_to(peer)
+        return SessionFacts(
+            member=link.session.acquaintance.member,
+            name=link.session.acquaintance.hello.name,
+            path=link.session.path,
+            round_trip_s=link.session.round_trip_s,
+            lanes_broken=link.lanes.broken_count,
+        )

@@ -1,0 +1,420 @@
+"""SimSwarm: many peers with the real run machines in virtual time; latency, deaths, freezes and torn sessions.
+
+Values are symbolic: the result of a part *is* the set of contributions in it, so that "exactly the average of these peers" and
+"at most once" are comparisons, not tolerances. One seed gives one history.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+
+from ciuic_p2p.core.events import (
+    AccumulateOwn,
+    DropRound,
+    FetchFailed,
+    FetchState,
+    FinishRound,
+    LeaveRound,
+    LoadTrainer,
+    MessageReceived,
+    OpenRound,
+    PartAccumulated,
+    PartPublished,
+    PeerLost,
+    PeerReturned,
+    PublishPart,
+    RecordTranscript,
+    RefuseLayout,
+    ResultStored,
+    RunAction,
+    RunEvent,
+    RunShape,
+    SeedState,
+    SendMessage,
+    SendPart,
+    SendResult,
+    StateHeld,
+    TimePassed,
+    TrainerAttached,
+    TrainerLeft,
+    TrainerReady,
+    Verdict,
+)
+from ciuic_p2p.core.messages import decode, encode
+from ciuic_p2p.core.runs import RunMachine
+from ciuic_p2p.terms import PeerId, StateHash
+
+DETECTION_S = 3.0
+"""A frozen or unreachable peer is given up after this."""
+
+LATER_S = 10.0
+"""A frame whose plan does not come is dropped after this."""
+
+Contribution = tuple[str, int, int]
+"""(peer, number of its contribution, samples)"""
+
+Result = frozenset[Contribution]
+
+
+@dataclass(frozen=True, slots=True)
+class SimState:
+    """A run's state as its whole history: one tuple of part results for each epoch."""
+
+    history: tuple[tuple[Result, ...], ...] = ()
+    root: str = ""
+    digest: str = ""
+
+    @property
+    def epoch(self) -> int:
+        return len(self.history)
+
+    def state_hash(self) -> StateHash:
+        return StateHash(self.digest)
+
+    def stepped(self, step: tuple[Result, ...]) -> SimState:
+        text = repr((self.digest, [sorted(part) for part in step]))
+        return SimState((*self.history, step), self.root, blake3(text.encode()).hexdigest())
+
+
+_decoded = functools.lru_cache(maxsize=4096)(decode)
+"""One message goes to many peers."""
+
+
+@dataclass(slots=True)
+class _SimRound:
+    sums: dict[int, set[Contribution]] = field(default_factory=dict)
+    results: dict[int, Result] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SimPeer:
+    """One daemon and its trainer."""
+
+    name: PeerId
+    machine: RunMachine
+    step_s: float
+    alive: bool = True
+    frozen: bool = False
+    state: SimState | None = None
+    old_states: dict[int, SimState] = field(default_factory=dict)
+    rounds: dict[int, _SimRound] = field(default_factory=dict)
+    finished: dict[int, FinishRound] = field(default_factory=dict)
+    contribution: Contribution | None = None
+    made: int = 0
+    inbox: list[Callable[[], None]] = field(default_factory=list)
+    left_rounds: int = 0
+    armed_s: float | None = None
+    trainer: int = 0
+
+
+class SimSwarm:
+    """Give it peers, let time pass, disturb it, then look at `peers`."""
+
+    def __init__(self, seed: int, *, count: int = 6000, latency_s: tuple[float, float] = (0.01, 0.1)) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 - a simulation wants a seed, not secrecy
+        self.now = 0.0
+        self.peers: dict[PeerId, SimPeer] = {}
+        self.events_handled = 0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._latency_s = latency_s
+        self._session: dict[frozenset[PeerId], int] = {}
+        self._arrival: dict[tuple[PeerId, PeerId, str], float] = {}
+        self._shape = RunShape(
+            layout="L",
+            count=count,
+            parameter_count=count,
+            codec="float32",
+            encoded_bytes=4 * count,
+            outer_learning_rate=1.0,
+            outer_momentum=0.0,
+        )
+
+    # -- the script's side ---------------------------------------------------------------------------------------------
+
+    def add(self, name: str, step_s: float = 1.0) -> SimPeer:
+        """A peer starts now, joins everyone, and its trainer attaches at once. step_s: seconds of its inner steps."""
+        peer = SimPeer(PeerId(name), RunMachine(PeerId(name), "run", now=self.now, seed_wait_s=0.5), step_s)
+        self.peers[peer.name] = peer
+        for other in self.peers.values():
+            if other is not peer and other.alive:
+                self._connect(peer, other)
+        self._after(0.0, lambda: self._feed(peer, TrainerAttached(shape=self._shape)))
+        return peer
+
+    def run_until(self, seconds: float) -> None:
+        while self._heap and self._heap[0][0] <= seconds:
+            self.now, _, act = heapq.heappop(self._heap)
+            self.events_handled += 1
+            act()
+        self.now = seconds
+
+    def at(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (seconds, next(self._order), act))
+
+    def kill(self, name: str) -> None:
+        """Dies at once; the others notice the closed connections."""
+        peer = self.peers[PeerId(name)]
+        peer.alive = False
+        for other in self._others(peer):
+            self._cut(peer, other)
+            self._after(self._latency(), lambda other=other: self._lose(other, peer))  # type: ignore[misc]
+
+    def restart(self, name: str, *, with_state: bool = False) -> SimPeer:
+        """A new daemon with the old identity, with or without the state that it had."""
+        old = self.peers[PeerId(name)]
+        fresh = self.add(name, old.step_s)
+        fresh.made = old.made
+        if with_state and old.state is not None:
+            state = old.state
+            fresh.state = state
+            self._after(0.0, lambda: self._feed(fresh, StateHeld(epoch=state.epoch, state_hash=state.state_hash())))
+            self._train(fresh)
+        return fresh
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """Handles nothing for a while; the others give it up after DETECTION_S; afterwards sessions are renewed."""
+        peer = self.peers[PeerId(name)]
+        peer.frozen = True
+        torn: list[SimPeer] = []
+
+        def give_up() -> None:
+            if peer.frozen and peer.alive:
+                torn.extend(self._others(peer))
+                for other in torn:
+                    self._cut(peer, other)
+                    self._lose(other, peer)
+
+        def thaw() -> None:
+            peer.frozen = False
+            waiting, peer.inbox = peer.inbox, []
+            for act in waiting:
+                act()
+            for other in torn:
+                if peer.alive and other.alive:
+                    self._feed(peer, PeerLost(peer=other.name))
+                    self._connect(peer, other)
+
+        self._after(DETECTION_S, give_up)
+        self._after(seconds, thaw)
+
+    def tear(self, a: str, b: str, seconds: float = 0.3) -> None:
+        """The session of two peers breaks, all under way is lost, and it is renewed before anyone is given up."""
+        first, second = self.peers[PeerId(a)], self.peers[PeerId(b)]
+        self._cut(first, second)
+        self._after(seconds, lambda: self._connect(first, second))
+
+    def detach(self, name: str) -> None:
+        """The trainer dies, the daemon lives on."""
+        self.peers[PeerId(name)].trainer += 1
+        self._feed(self.peers[PeerId(name)], TrainerLeft())
+
+    def living(self) -> list[SimPeer]:
+        return [peer for peer in self.peers.values() if peer.alive and not peer.frozen]
+
+    # -- the network's side --------------------------------------------------------------------------------------------
+
+    def _others(self, peer: SimPeer) -> list[SimPeer]:
+        return [other for other in self.peers.values() if other is not peer and other.alive]
+
+    def _latency(self) -> float:
+        return self.rng.uniform(*self._latency_s)
+
+    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
+        self.at(self.now + delay_s, act)
+
+    def _cut(self, a: SimPeer, b: SimPeer) -> None:
+        pair = frozenset((a.name, b.name))
+        self._session[pair] = self._session.get(pair, 0) + 1
+
+    def _connect(self, a: SimPeer, b: SimPeer) -> None:
+        if not (a.alive and b.alive) or self.peers.get(a.name) is not a or self.peers.get(b.name) is not b:
+            return
+        self._cut(a, b)
+        self._after(self._latency(), lambda: self._feed(a, PeerReturned(peer=b.name)))
+        self._after(self._latency(), lambda: self._feed(b, PeerReturned(peer=a.name)))
+
+    def _lose(self, observer: SimPeer, lost: SimPeer) -> None:
+        current = self.peers.get(lost.name)
+        if current is lost:
+            self._feed(observer, PeerLost(peer=lost.name))
+
+    def _deliver(self, sender: SimPeer, to: PeerId, channel: str, act: Callable[[SimPeer], None]) -> None:
+        """In order on each channel of a pair; lost when the session breaks meanwhile."""
+        target = self.peers.get(to)
+        if target is None or not target.alive or to not in sender.machine.connected:
+            return
+        pair = frozenset((sender.name, to))
+        session = self._session.get(pair, 0)
+        lane = f"{channel}{self.rng.randrange(2)}" if channel == "lane" else channel
+        key = (sender.name, to, lane)
+        arrives = max(self.now + self._latency(), self._arrival.get(key, 0.0))
+        self._arrival[key] = arrives
+
+        def arrive() -> None:
+            if self._session.get(pair, 0) == session and sender.alive and self.peers.get(to) is target:
+                self._when_awake(target, lambda: act(target))
+
+        self.at(arrives, arrive)
+
+    def _when_awake(self, peer: SimPeer, act: Callable[[], None]) -> None:
+        if not peer.alive:
+            return
+        if peer.frozen:
+            peer.inbox.append(act)
+        else:
+            act()
+
+    # -- a peer's shell ------------------------------------------------------------------------------------------------
+
+    def _feed(self, peer: SimPeer, event: RunEvent) -> None:
+        if self.peers.get(peer.name) is peer:
+            self._when_awake(peer, lambda: self._perform(peer, peer.machine.handle(event, self.now)))
+
+    def _perform(self, peer: SimPeer, actions: list[RunAction]) -> None:
+        for action in actions:
+            self._do(peer, action)
+        self._arm(peer)
+
+    def _arm(self, peer: SimPeer) -> None:
+        deadline = peer.machine.next_deadline_s()
+        if deadline is None or (peer.armed_s is not None and self.now < peer.armed_s <= deadline):
+            return
+        peer.armed_s = max(deadline, self.now + 1e-3)
+        self.at(peer.armed_s, lambda: self._feed(peer, TimePassed()))
+
+    def _do(self, peer: SimPeer, action: RunAction) -> None:
+        match action:
+            case SendMessage(to=to, message=message):
+                data = encode(message)
+                for name in to:
+                    self._deliver(peer, name, "control", lambda target, data=data: self._message(target, peer.name, data))  # type: ignore[misc]
+            case OpenRound(epoch=epoch):
+                peer.rounds.setdefault(epoch, _SimRound())
+            case DropRound(epoch=epoch):
+                peer.rounds.pop(epoch, None)
+            case LeaveRound():
+                peer.left_rounds += 1
+            case SeedState():
+                self._hold(peer, SimState(root=peer.name, digest=peer.name))
+            case AccumulateOwn(epoch=epoch, part=part):
+                assert peer.contribution is not None
+                self._add(peer, epoch, part, peer.name, peer.contribution)
+            case SendPart(epoch=epoch, part=part, to=to_peer, term=term):
+                self._send_part(peer, epoch, part, to_peer, term)
+            case PublishPart(epoch=epoch, part=part):
+                current = peer.rounds[epoch]
+                current.results[part] = frozenset(current.sums.get(part, ()))
+                self._perform(peer, peer.machine.handle_in_round(epoch, PartPublished(part=part), self.now))
+            case SendResult(epoch=epoch, part=part, to=receivers, term=term):
+                self._send_result(peer, epoch, part, receivers, term)
+            case FinishRound():
+                self._step(peer, action)
+            case FetchState():
+                self._fetch(peer, action)
+            case LoadTrainer():
+                peer.contribution = None
+                self._train(peer)
+            case RecordTranscript() | RefuseLayout():
+                pass
+
+    def _message(self, peer: SimPeer, sender: PeerId, data: bytes) -> None:
+        self._perform(peer, peer.machine.handle(MessageReceived(sender=sender, message=_decoded(data)), self.now))
+
+    def _hold(self, peer: SimPeer, state: SimState) -> None:
+        if peer.state is not None:
+            peer.old_states[peer.state.epoch] = peer.state
+        first = peer.state is None
+        peer.state = state
+        self._feed(peer, StateHeld(epoch=state.epoch, state_hash=state.state_hash()))
+        if first and peer.contribution is None:
+            self._train(peer)
+
+    def _train(self, peer: SimPeer) -> None:
+        trainer = peer.trainer
+
+        def done() -> None:
+            if peer.trainer != trainer or self.peers.get(peer.name) is not peer:
+                return
+            peer.made += 1
+            samples = self.rng.randrange(1, 50)
+            peer.contribution = (peer.name, peer.made, samples)
+            self._feed(peer, TrainerReady(samples=samples))
+
+        self._after(peer.step_s * self.rng.uniform(0.9, 1.1), lambda: self._when_awake(peer, done))
+
+    def _send_part(self, peer: SimPeer, epoch: int, part: int, to: PeerId, term: int) -> None:
+        contribution = peer.contribution
+        if contribution is None:
+            return
+
+        def arrive(target: SimPeer, deadline_s: float = self.now + LATER_S) -> None:
+            verdict = self._judge(target, epoch, lambda r: r.judge_part(peer.name, part, term))
+            if verdict is Verdict.ACCEPT:
+                self._add(target, epoch, part, peer.name, contribution)
+            elif verdict is Verdict.LATER and self.now < deadline_s:
+                self._after(0.05, lambda: self._when_awake(target, lambda: arrive(target, deadline_s)))
+
+        self._deliver(peer, to, "lane", arrive)
+
+    def _send_result(self, peer: SimPeer, epoch: int, part: int, receivers: tuple[PeerId, ...], term: int) -> None:
+        result = peer.rounds[epoch].results[part]
+
+        def arrive(target: SimPeer, deadline_s: float = self.now + LATER_S) -> None:
+            verdict = self._judge(target, epoch, lambda r: r.judge_result(peer.name, part, term))
+            if verdict is Verdict.ACCEPT:
+                target.rounds[epoch].results[part] = result
+                self._perform(target, target.machine.handle_in_round(epoch, ResultStored(part=part), self.now))
+            elif verdict is Verdict.LATER and self.now < deadline_s:
+                self._after(0.05, lambda: self._when_awake(target, lambda: arrive(target, deadline_s)))
+
+        for name in receivers:
+            self._deliver(peer, name, "lane", arrive)
+
+    def _judge(self, peer: SimPeer, epoch: int, ask: Callable[..., Verdict]) -> Verdict:
+        current = peer.machine.rounds.get(epoch)
+        if current is not None:
+            return ask(current)
+        behind = peer.machine.epoch is None or epoch >= peer.machine.epoch
+        return Verdict.LATER if behind else Verdict.IGNORE
+
+    def _add(self, peer: SimPeer, epoch: int, part: int, sender: PeerId, contribution: Contribution) -> None:
+        current = peer.rounds[epoch]
+        sums = current.sums.setdefault(part, set())
+        assert contribution not in sums, "a contribution was added twice"
+        sums.add(contribution)
+        self._perform(peer, peer.machine.handle_in_round(epoch, PartAccumulated(sender=sender, part=part), self.now))
+
+    def _step(self, peer: SimPeer, action: FinishRound) -> None:
+        assert peer.state is not None
+        assert peer.state.epoch == action.epoch, "a round was finished on another epoch's state"
+        results = peer.rounds[action.epoch].results
+        step = tuple(results[part] for part in range(len(results)))
+        peer.finished[action.epoch] = action
+        self._hold(peer, peer.state.stepped(step))
+
+    def _fetch(self, peer: SimPeer, action: FetchState) -> None:
+        asked_state = peer.state
+
+        def arrive() -> None:
+            if self.peers.get(peer.name) is not peer:
+                return
+            for name in action.donors:
+                donor = self.peers.get(name)
+                if donor is None or not donor.alive or donor.state is None:
+                    continue
+                for state in (donor.state, *donor.old_states.values()):
+                    if (state.epoch, state.state_hash()) == (action.epoch, action.state_hash) and peer.state is asked_state:
+                        peer.finished.clear()  # they belong to the lineage that is given up
+                        self._hold(peer, state)
+                        return
+            self._feed(peer, FetchFailed(epoch=action.epoch, state_hash=action.state_hash))
+
+        self._after(self.rng.uniform(0.2, 1.5), lambda: self._when_awake(peer, arrive))

@@ -1,0 +1,220 @@
+"""`join` and `Run`: the hook in the user's training loop. Knows what the daemon says, nothing of peers or network."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ciuic_p2p.config import home_from
+from ciuic_p2p.errors import ConfigError, DaemonGone, LocalError, MalformedMessage
+from ciuic_p2p.local import checks
+from ciuic_p2p.local.protocol import Advanced, Attached, Position, Ready
+from ciuic_p2p.train.attachment import Attachment
+from ciuic_p2p.train.flat import FlatModel
+from ciuic_p2p.train.log import get_log
+from ciuic_p2p.train.shares import ShareSampler
+from ciuic_p2p.train.strategies import DiLoCo
+from ciuic_p2p.train.tally import Tally
+
+log = get_log(__name__)
+
+REPORT_S = 1.0
+"""The shortest time between two reports of progress."""
+_DEFAULT_SYNC = DiLoCo()
+
+
+def join(
+    run_name: str,
+    model: Any,  # torch.nn.Module
+    optimizer: Any,  # torch.optim.Optimizer over parameters of `model`
+    sync: DiLoCo = _DEFAULT_SYNC,
+    home: str | Path | None = None,
+) -> Run:
+    """Takes part in the run of this name, through the daemon of `home` (default: CIUIC_HOME, else the user's data folder).
+
+    Returns once the model holds the run's parameters: the swarm's, or its own when it is the first. A context manager.
+    Raises NoDaemon, LayoutMismatch when others train another model under this name, LocalError for a model that cannot be
+    shared, ConfigError for a name or a setting that is none.
+    """
+    try:
+        checks.run_name("the run's name", run_name)
+    except MalformedMessage:
+        raise ConfigError(f"{run_name!r} is no name for a run", "use 1 to 128 printable characters") from None
+    _check_optimizer(model, optimizer)
+    flat = FlatModel(model)
+    if not flat.is_finite():
+        raise LocalError("the model holds values that are not finite", "start from a sound initialisation or checkpoint")
+    attachment = Attachment(home_from(home), run_name, flat.layout, sync.settings())
+    try:
+        flat.share_memory(attachment.exchange.values)
+        flat.write()
+        attached = attachment.attach()
+        flat.load()
+    except BaseException:
+        flat.close()
+        attachment.leave()
+        raise
+    return Run(run_name, flat, attachment, attached, sync.inner_steps)
+
+
+class Run:
+    """One trainer's part in a run. Attributes change only inside `step`, and in `shard` when the daemon was restarted."""
+
+    def __init__(self, name: str, flat: FlatModel, attachment: Attachment, attached: Attached, inner_steps: int) -> None:
+        self.name = name
+        self.epoch = attached.epoch
+        """Outer steps of the run so far."""
+        self.state_hash = attached.state_hash
+        """Of the anchor that this trainer loaded; the same on every peer at the same epoch."""
+        self.peers: tuple[str, ...] = ()
+        """Names of those whose contributions are in the last anchor."""
+        self.bytes_sent = 0
+        """By this peer for this run, since this trainer joined; the same for `bytes_received`."""
+        self.bytes_received = 0
+        self.samples = 0
+        """Trained on by this trainer since it joined."""
+        self._flat = flat
+        self._attachment = attachment
+        self._inner_steps = inner_steps
+        self._tally = Tally()
+        self._last_round: Advanced | None = None
+        self._loss: float | None = None
+        self._reported_s = time.monotonic()
+        self._passes = count()
+        self._left = False
+
+    def step(self, samples: int, loss: Any = None) -> bool:
+        """Call after each step of the optimizer, with the number of samples that it saw and its mean loss (number or tensor).
+
+        Every `inner_steps`-th call averages with the other peers and loads the new anchor into the model; it then returns True.
+        The optimizer keeps its state. Raises DaemonGone when a restarted daemon does not come back in time.
+        """
+        self._check_not_left()
+        self._tally.add(samples, loss)
+        self.samples += samples
+        if self._tally.steps >= self._inner_steps:
+            return self._synchronise()
+        self._report_progress()
+        return False
+
+    def shard(self, dataset: Any, batch_size: int, shuffle_seed: int = 0, **loader_options: Any) -> DataLoader:
+        """This peer's share of a map-style dataset, as a DataLoader: each iteration over it is one pass over the share.
+
+        At each pass the dataset is shuffled anew and divided anew among the trainers there are; alone, a trainer gets all of
+        it. Options such as `num_workers` and `drop_last` go to the DataLoader. Every peer must use the same `shuffle_seed` and
+        a dataset of the same length. Raises LocalError when it is empty, has no length, or has no sample for this peer.
+        """
+        self._check_not_left()
+        sampler = ShareSampler(dataset, shuffle_seed, self.position, self._passes.__next__)
+        return DataLoader(dataset, batch_size=batch_size, sampler=sampler, **loader_options)
+
+    def position(self) -> Position:
+        """This trainer is the `index`-th of `count` that divide the data among them, now."""
+        self._check_not_left()
+        while True:
+            try:
+                return self._attachment.position()
+            except DaemonGone:
+                self._attach_again()
+
+    def metrics(self) -> dict[str, Any]:
+        """Plain data for a log or a dashboard; `loss` and `seconds` are those of the last round, None before the first."""
+        return {
+            "run": self.name,
+            "epoch": self.epoch,
+            "state_hash": self.state_hash,
+            "peers": list(self.peers),
+            "samples": self.samples,
+            "loss": self._loss,
+            "seconds": self._last_round.seconds if self._last_round else None,
+            "counted": self._last_round.counted if self._last_round else None,
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+        }
+
+    def leave(self) -> None:
+        """Ends this trainer's part; the run goes on in the daemon. The model keeps the values that it has."""
+        if not self._left:
+            self._left = True
+            self._flat.close()
+            self._attachment.leave()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.leave()
+
+    def _synchronise(self) -> bool:
+        """Whether there is a new anchor; False when the round of this trainer begins anew from another one."""
+        while True:
+            try:
+                advanced = self._attachment.advance(self._hand_over())
+            except DaemonGone:
+                if not self._attach_again():
+                    return False
+            else:
+                self._load(advanced)
+                return True
+
+    def _hand_over(self) -> Ready:
+        """Writes the local parameters into the exchange, unless they are broken."""
+        if self._flat.is_finite():
+            self._flat.write_trained()
+            return self._tally.ready()
+        log.warning("contribution.withheld", why="the model holds values that are not finite", epoch=self.epoch)
+        return self._tally.ready_without_weight()
+
+    def _load(self, advanced: Advanced) -> None:
+        self._flat.load()
+        self.epoch = advanced.epoch
+        self.state_hash = advanced.state_hash
+        self.peers = advanced.peers
+        self.bytes_sent += advanced.bytes_sent
+        self.bytes_received += advanced.bytes_received
+        self._loss = self._tally.loss
+        self._last_round = advanced
+        self._start_tally()
+
+    def _attach_again(self) -> bool:
+        """Whether the restarted daemon has the anchor that this trainer started from, so that its steps still count."""
+        attached = self._attachment.attach_again(self._offer_parameters)
+        if attached.state_hash == self.state_hash:
+            return True
+        log.warning("anchor.changed", epoch=attached.epoch, steps_lost=self._tally.steps)
+        self._flat.load()
+        self.epoch = attached.epoch
+        self.state_hash = attached.state_hash
+        self._start_tally()
+        return False
+
+    def _offer_parameters(self) -> None:
+        """A daemon that lost the run starts it again from here."""
+        if self._flat.is_finite():
+            self._flat.write()
+
+    def _start_tally(self) -> None:
+        self._tally = Tally()
+        self._reported_s = time.monotonic()
+
+    def _report_progress(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= REPORT_S:
+            self._reported_s = now_s
+            self._attachment.report(self._tally.progress())
+
+    def _check_not_left(self) -> None:
+        if self._left:
+            raise LocalError(f"this trainer has left run {self.name!r}", "call ciuic.join again")
+
+
+def _check_optimizer(model: Any, optimizer: Any) -> None:
+    parameters = {id(parameter) for parameter in model.parameters()}
+    optimized = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not any(id(parameter) in parameters for parameter in optimized):
+        raise LocalError("the optimizer holds no parameter of this model", "make it with model.parameters()")

@@ -1,0 +1,196 @@
+"""The run machines in virtual time: seeded deaths, freezes, torn sessions. What must hold is written in core/rounds.py."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ciuic_p2p.testing.sim import SimPeer, SimSwarm
+
+
+def holds_of_every_lineage(peers: list[SimPeer]) -> None:
+    """No epoch skipped, no contribution counted twice, survivors in every part, the same bytes for the same hash."""
+    for peer in peers:
+        assert peer.state is not None
+        counted_before: set[tuple[str, int, int]] = set()
+        for step in peer.state.history:
+            counted_now = {contribution for result in step for contribution in result}
+            assert not counted_now & counted_before, "a contribution entered two epochs"
+            counted_before |= counted_now
+            for result in step:
+                names = [name for name, _, _ in result]
+                assert len(names) == len(set(names)), "a peer counted twice in one part"
+        for epoch, action in peer.finished.items():
+            if epoch >= len(peer.state.history):
+                continue
+            whole = {(name, samples) for name, samples in action.contributors if samples > 0}
+            for result in peer.state.history[epoch]:
+                counted = {(name, samples) for name, _, samples in result}
+                assert whole <= counted, "a survivor's contribution is missing in a part"
+
+
+def hashes(peers: list[SimPeer]) -> dict[int, set[str]]:
+    by_epoch: dict[int, set[str]] = {}
+    for peer in peers:
+        assert peer.state is not None
+        by_epoch.setdefault(peer.state.epoch, set()).add(peer.state.state_hash())
+    return by_epoch
+
+
+def settled(swarm: SimSwarm) -> list[SimPeer]:
+    peers = swarm.living()
+    holds_of_every_lineage(peers)
+    for epoch, found in hashes(peers).items():
+        assert len(found) == 1, f"replicas differ at epoch {epoch}"
+    return peers
+
+
+def test_three_peers_that_start_together_become_one_run():
+    swarm = SimSwarm(1)
+    for name in ("a", "b", "c"):
+        swarm.add(name)
+
+    swarm.run_until(30)
+
+    peers = settled(swarm)
+    assert min(p.state.epoch for p in peers) >= 15
+    last = peers[0].state.history[-1]
+    assert all({name for name, _, _ in part} == {"a", "b", "c"} for part in last)
+
+
+def test_a_peer_alone_trains_on_alone():
+    swarm = SimSwarm(1)
+    peer = swarm.add("a")
+    swarm.run_until(10)
+    assert peer.state.epoch >= 7
+
+
+def test_a_newcomer_has_weight_0_in_its_first_round_and_then_takes_part():
+    swarm = SimSwarm(3)
+    for name in ("a", "b"):
+        swarm.add(name)
+    swarm.at(10, lambda: swarm.add("c"))
+    swarm.run_until(12.9)
+    entered = swarm.peers["c"].state
+
+    swarm.run_until(30)
+
+    peers = settled(swarm)
+    assert entered is not None
+    assert {p.name for p in peers} == {"a", "b", "c"}
+    assert all(p.state.epoch >= 15 for p in peers)
+    assert any({n for n, _, _ in part} == {"a", "b", "c"} for part in peers[0].state.history[-2])
+
+
+@pytest.mark.parametrize("when", [5.0 + 0.05 * i for i in range(24)])
+def test_a_death_at_any_moment_costs_seconds_not_the_round(when: float):
+    for victim in "abc":
+        swarm = SimSwarm(7)
+        for name in ("a", "b", "c"):
+            swarm.add(name)
+        swarm.run_until(when)
+        epoch = min(p.state.epoch for p in swarm.living())
+        swarm.kill(victim)
+
+        swarm.run_until(when + 6)
+
+        peers = settled(swarm)
+        assert min(p.state.epoch for p in peers) >= epoch + 3
+        assert all(p.left_rounds == 0 for p in peers)
+
+
+def test_a_frozen_peer_is_left_behind_and_comes_back():
+    swarm = SimSwarm(11)
+    for name in ("a", "b", "c"):
+        swarm.add(name)
+    swarm.at(5.5, lambda: swarm.freeze("b", 8))
+    swarm.run_until(13)
+    epochs = [swarm.peers[n].state.epoch for n in ("a", "c")]
+
+    swarm.run_until(40)
+
+    peers = settled(swarm)
+    assert min(epochs) >= 6
+    assert {p.name for p in peers} == {"a", "b", "c"}
+    assert max(p.state.epoch for p in peers) - min(p.state.epoch for p in peers) <= 1
+    assert {n for n, _, _ in peers[0].state.history[-2][0]} == {"a", "b", "c"}
+
+
+def test_a_slow_peer_is_excused_and_its_work_enters_a_later_round():
+    swarm = SimSwarm(5)
+    for name in ("a", "b"):
+        swarm.add(name)
+    swarm.add("slow", step_s=9.0)
+
+    swarm.run_until(80)
+
+    peers = settled(swarm)
+    epochs = peers[0].state.epoch
+    with_slow = sum(1 for step in peers[0].state.history if any(n == "slow" for n, _, _ in step[0]))
+    assert epochs >= 12
+    assert with_slow >= 4
+
+
+def test_a_trainer_that_dies_is_not_waited_for():
+    swarm = SimSwarm(6)
+    for name in ("a", "b", "c"):
+        swarm.add(name)
+    swarm.run_until(6.2)
+    before = swarm.peers["a"].state.epoch
+    swarm.detach("b")
+    swarm.run_until(15)
+    peers = settled(swarm)
+    assert swarm.peers["b"].state.epoch >= before + 5, "the daemon keeps its replica without a trainer"
+    assert {n for n, _, _ in peers[0].state.history[-1][0]} <= {"a", "c"}
+
+
+def disturbed(seed: int, *, peers: int, seconds: float, disturbances: int, count: int = 6000) -> SimSwarm:
+    """Random deaths (some come back, with or without their state), freezes and torn sessions; then quiet."""
+    swarm = SimSwarm(seed, count=count)
+    rng = random.Random(seed * 7919 + 1)
+    names = [f"p{i:03}" for i in range(peers)]
+    for name in names:
+        swarm.add(name, step_s=rng.uniform(0.5, 1.5))
+    for _ in range(disturbances):
+        at = rng.uniform(2.0, seconds)
+        name, other = rng.sample(names, 2)
+        kind = rng.choice(["kill", "freeze", "tear", "tear"])
+
+        def act(kind: str = kind, name: str = name, other: str = other, again: float = rng.uniform(1, 10)) -> None:
+            if not swarm.peers[name].alive or swarm.peers[name].frozen or len(swarm.living()) < 3:
+                return
+            if kind == "kill":
+                keep = swarm.rng.random() < 0.5
+                swarm.kill(name)
+                swarm.at(swarm.now + again, lambda: None if swarm.peers[name].alive else swarm.restart(name, with_state=keep))
+            elif kind == "freeze":
+                swarm.freeze(name, again)
+            elif swarm.peers[other].alive and not swarm.peers[other].frozen:
+                swarm.tear(name, other)
+
+        swarm.at(at, act)
+    swarm.run_until(seconds)
+    return swarm
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_500_seeded_histories_keep_the_invariants(block: int):
+    for seed in range(block * 50, block * 50 + 50):
+        swarm = disturbed(seed, peers=4, seconds=25, disturbances=5)
+        before = max(p.state.epoch for p in swarm.living() if p.state)
+        swarm.run_until(70)
+        peers = settled(swarm)
+        epochs = [p.state.epoch for p in peers]
+        assert max(epochs) - min(epochs) <= 1, f"seed {seed}: {epochs}"
+        assert min(epochs) >= before + 3, f"seed {seed}: stuck at {epochs}, was {before}"
+
+
+def test_100_peers_with_deaths_and_freezes():
+    swarm = disturbed(1, peers=100, seconds=12, disturbances=30, count=60_000)
+    swarm.run_until(30)
+    peers = settled(swarm)
+    epochs = [p.state.epoch for p in peers]
+    assert len(peers) >= 95
+    assert max(epochs) - min(epochs) <= 1
+    assert min(epochs) >= 5
