@@ -11,6 +11,7 @@ WORKDIR /src
 RUN python3 -m venv --system-site-packages /opt/ciuic
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY ciuic_p2p ciuic_p2p
+COPY examples examples
 RUN /opt/ciuic/bin/pip install --no-cache-dir -c constraints.txt .
 
 FROM ${BASE}

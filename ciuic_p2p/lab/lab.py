@@ -1,7 +1,7 @@
-"""A wide-area network on one machine: a network namespace for each host and one router process between them.
+"""A wide-area network on one machine: a network namespace for each host and a carrier between them.
 
-TCP, congestion control and all else are the kernel's own; the router gives each ordered pair of hosts its delay, jitter
-and loss, and each host and cable its rate. Knows nothing of peers: it runs whatever it is given.
+TCP, congestion control and all else are the kernel's own; the carrier (one router process; netem where that cannot be) gives
+each ordered pair of hosts its delay, jitter and loss, and each host its rate. Knows nothing of peers: it runs what it is given.
 
 Several labs live side by side. Each has a folder, and its owner holds a lock on it: a folder whose lock is free was left
 behind by an owner that died, and the next lab to come up clears it away.
@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,15 @@ from types import TracebackType
 from typing import Any
 
 from ciuic_p2p.errors import ConfigError, LocalError
-from ciuic_p2p.lab.system import LABS, compile_router, lab_available, open_tun, run_ip
+from ciuic_p2p.lab.netem import connect_by_netem, read_counters, shape_by_netem
+from ciuic_p2p.lab.system import LABS, Carrier, choose_carrier, compile_router, lab_available, open_tun, run_ip
 from ciuic_p2p.lab.topology import Topology
 
 UNIQUE = "x_"
 """How the folder of a lab without a name begins; a given name has no underscore, so the two never meet."""
+
+SWITCH = "~"
+"""Stands for a host in the name of netem's own namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +48,13 @@ class HostTraffic:
 class RunningLab:
     """A lab that is up, seen from any process."""
 
-    def __init__(self, folder: Path, addresses: dict[str, str], router_pid: int, owner_pid: int) -> None:
+    def __init__(self, folder: Path, addresses: dict[str, str], router_pid: int | None, owner_pid: int) -> None:
         self.folder = folder
         self.addresses = addresses
         """Host name → IPv4 address; reachable from inside the lab only."""
         self.owner_pid = owner_pid
         self._router_pid = router_pid
+        """None: netem carries the packets."""
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """What to execute so that `argv` runs on `host`. Raises ConfigError for a host that is not in the lab."""
@@ -62,14 +67,26 @@ class RunningLab:
         return subprocess.Popen(self.command(host, argv), **popen)
 
     def set(self, topology: Topology) -> None:
-        """Changes delays, rates and losses within 0.2 s; packets under way keep theirs. The hosts must stay the same."""
+        """Changes delays, rates and losses within 0.2 s; the hosts must stay the same.
+
+        Packets on their way keep their delay under the router, and are lost under netem.
+        """
         if [host.name for host in topology.hosts] != list(self.addresses):
             raise ConfigError("the hosts of a lab that is up cannot change", "take it down and bring the other one up")
+        if self._router_pid is None:
+            shape_by_netem(_space(self.folder, SWITCH), _spaces(self.folder, self.addresses), self.addresses, topology)
+            return
         _write_atomically(self.folder / "router.cfg", topology.router_config())
         os.kill(self._router_pid, signal.SIGHUP)
 
     def stats(self) -> dict[str, HostTraffic]:
         """Traffic of each host, at most 0.5 s old."""
+        if self._router_pid is None:
+            counted = {name: read_counters(space) for name, space in _spaces(self.folder, self.addresses).items()}
+            return {
+                name: HostTraffic(sent_bytes=sent, received_bytes=received, dropped=dropped)
+                for name, (sent, received, dropped) in counted.items()
+            }
         with suppress(FileNotFoundError):  # the router writes it within its first moments
             rows = [[int(word) for word in line.split()] for line in (self.folder / "stats").read_text().splitlines()]
             return {
@@ -130,9 +147,12 @@ class Lab:
                 self._lock = None
 
     def wait(self) -> None:
-        """Returns when the router ends."""
+        """Returns when the router ends; where there is none, never."""
         if self._router is not None:
             self._router.wait()
+            return
+        while True:
+            signal.pause()
 
     def _take_folder(self) -> Path:
         if self._name is None:
@@ -147,8 +167,17 @@ class Lab:
         return folder
 
     def _connect(self, folder: Path) -> RunningLab:
-        hosts = self._topology.hosts
-        addresses = {host.name: f"10.77.0.{number}" for number, host in enumerate(hosts, start=1)}
+        addresses = {host.name: f"10.77.0.{number}" for number, host in enumerate(self._topology.hosts, start=1)}
+        if choose_carrier() is Carrier.ROUTER:
+            self._router = self._start_router(folder, addresses)
+        else:
+            connect_by_netem(_space(folder, SWITCH), _spaces(folder, addresses), addresses, self._topology)
+        router_pid = self._router.pid if self._router else None
+        state = {"router_pid": router_pid, "owner_pid": os.getpid(), "addresses": addresses}
+        _write_atomically(folder / "state.json", json.dumps(state))
+        return RunningLab(folder, addresses, router_pid, os.getpid())
+
+    def _start_router(self, folder: Path, addresses: dict[str, str]) -> subprocess.Popen[bytes]:
         _write_atomically(folder / "router.cfg", self._topology.router_config())
         devices: list[int] = []
         try:
@@ -156,13 +185,10 @@ class Lab:
                 devices.append(_add_host(_space(folder, name), address, self._topology.gso_bytes))
             argv = [str(compile_router()), str(folder / "router.cfg"), str(folder / "stats"), *map(str, devices)]
             # its own session: Ctrl-C is for the owner, who takes the lab down last
-            self._router = subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=devices, start_new_session=True)
+            return subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=devices, start_new_session=True)
         finally:
             for device in devices:
                 os.close(device)
-        state = {"router_pid": self._router.pid, "owner_pid": os.getpid(), "addresses": addresses}
-        _write_atomically(folder / "state.json", json.dumps(state))
-        return RunningLab(folder, addresses, self._router.pid, os.getpid())
 
 
 def attach_lab(name: str) -> RunningLab:
@@ -215,6 +241,10 @@ def _lock(folder: Path) -> int | None:
 
 def _space(folder: Path, host: str) -> str:
     return f"ciuic-{folder.name}-{host}"
+
+
+def _spaces(folder: Path, hosts: Iterable[str]) -> dict[str, str]:
+    return {host: _space(folder, host) for host in hosts}
 
 
 def _add_host(space: str, address: str, gso_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""What a lab asks of the operating system: `ip`, the C compiler, TUN devices. Knows no topology."""
+"""What a lab asks of the operating system: `ip`, `tc`, the C compiler, TUN devices. Knows no topology."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
@@ -30,9 +31,19 @@ IFREQ = struct.Struct("16sH22x")
 
 def run_ip(*arguments: str) -> str:
     """Runs `ip` and returns what it printed. Raises LocalError with its complaint."""
-    result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    return _run("ip", arguments)
+
+
+def run_tc(*arguments: str) -> str:
+    """The same for `tc`."""
+    return _run("tc", arguments)
+
+
+def _run(program: str, arguments: tuple[str, ...]) -> str:
+    result = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
-        raise LocalError(f"`ip {' '.join(arguments)}` failed: {result.stderr.strip()}", "a lab needs root and namespaces")
+        complaint = f"`{program} {' '.join(arguments)}` failed: {result.stderr.strip()}"
+        raise LocalError(complaint, "a lab needs root, namespaces and iproute2")
     return result.stdout
 
 
@@ -68,22 +79,57 @@ def compile_router() -> Path:
     return binary
 
 
-@cache
+class Carrier(StrEnum):
+    """What carries a lab's packets."""
+
+    ROUTER = "router"
+    """This package's own, exact about rates and cables; needs a C compiler."""
+    NETEM = "netem"
+    """The kernel's."""
+
+
 def lab_available() -> str | None:
     """None when a lab can be brought up here, else the reason why not, in a few words."""
+    carrier = choose_carrier()
+    return carrier if not isinstance(carrier, Carrier) else None
+
+
+@cache
+def choose_carrier() -> Carrier | str:
+    """The router where it works, else netem where that does, else the reason why the router does not. Tries them out."""
     if os.geteuid() != 0:
         return "a lab needs root"
     if shutil.which("ip") is None:
         return "`ip` is not installed (iproute2)"
-    if not os.access(TUN, os.R_OK | os.W_OK):
-        return f"{TUN} is not there"
     space = f"ciuic-try-{os.getpid()}"
     try:
-        compile_router()
         run_ip("netns", "add", space)
+    except LocalError as error:
+        return str(error)
+    try:
+        reason = _why_no_router()
+        return Carrier.ROUTER if reason is None else Carrier.NETEM if _has_netem(space) else reason
+    finally:
         run_ip("netns", "delete", space)
+
+
+def _why_no_router() -> str | None:
+    try:
+        compile_router()
         descriptor, _ = open_tun()
         os.close(descriptor)
-    except (LocalError, OSError) as error:
-        return str(error)
+    except LocalError as error:
+        return error.what
+    except OSError as error:
+        return f"{TUN}: {error.strerror}"
     return None
+
+
+def _has_netem(space: str) -> bool:
+    try:
+        run_ip("-n", space, "link", "add", "here", "type", "veth", "peer", "name", "there")
+        run_tc("-n", space, "qdisc", "add", "dev", "here", "root", "handle", "1:", "htb")
+        run_tc("-n", space, "qdisc", "add", "dev", "there", "root", "netem", "delay", "1ms")
+    except (LocalError, FileNotFoundError):
+        return False
+    return True

@@ -69,12 +69,20 @@ class Topology:
         """One way, without jitter and queues."""
         return _of_pair(self.rtt_ms, source, target) / 2000
 
+    def jitter_ms_of(self, source: Host, target: Host) -> float:
+        """Milliseconds that are added at random, at most."""
+        return _of_pair(self.jitter_ms, source, target)
+
+    def loss_of(self, source: Host, target: Host) -> float:
+        """Share of the wire packets."""
+        return _of_pair(self.loss, source, target)
+
     def router_config(self) -> str:
         """What router.c reads: rates in bytes/s, times in seconds, a cable for each pair of regions and direction."""
         cables = self._cables()
         numbers = {ends: number for number, ends in enumerate(cables)}
         paths = [
-            f"{self.delay_s(a, b)} {_of_pair(self.jitter_ms, a, b) / 1000} {_of_pair(self.loss, a, b)}"
+            f"{self.delay_s(a, b)} {self.jitter_ms_of(a, b) / 1000} {self.loss_of(a, b)}"
             f" {numbers.get((a.region, b.region), -1)}"
             for a, b in product(self.hosts, repeat=2)
         ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ciuic_p2p.errors import ConfigError
+from ciuic_p2p.lab.netem import egress_commands
 from ciuic_p2p.lab.topology import Host, Topology, read_topology, shipped_topology
 
 
@@ -64,3 +65,15 @@ def test_a_wrong_topology_is_one_line_with_a_remedy(tmp_path: Path, text: str, s
 def test_a_missing_topology_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absent"):
         read_topology(tmp_path / "absent.json")
+
+
+def test_netem_is_told_the_path_to_each_other_host() -> None:
+    hosts = (Host(name="a", region="us", up_mbps=100), Host(name="b", region="eu"), Host(name="c", region="as"))
+    topology = Topology(hosts=hosts, rtt_ms={"us-eu": 90, "us-as": 160}, loss={"us-as": 0.01}, jitter_ms={"us-as": 3})
+    addresses = {"a": "10.77.0.1", "b": "10.77.0.2", "c": "10.77.0.3"}
+    commands = [" ".join(command) for command in egress_commands(hosts[0], topology, addresses)]
+    assert any("root handle 1: htb" in command for command in commands)
+    assert any("parent 1:11 handle 11: netem delay 45ms 0ms loss 0%" in command for command in commands)
+    assert any("parent 1:12 handle 12: netem delay 80ms 3ms loss 1%" in command for command in commands)
+    assert any("dst 10.77.0.3/32 flowid 1:12" in command for command in commands)
+    assert not any("10.77.0.1/32" in command for command in commands)

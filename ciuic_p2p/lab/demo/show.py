@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ciuic_p2p.errors import ConfigError, LocalError
+from ciuic_p2p.errors import ConfigError, LocalError, SwarmError
 from ciuic_p2p.lab.demo.peer import DemoPeer
 from ciuic_p2p.lab.demo.scenario import Scenario, plain_data_parallel_bytes, shipped_scenario, training_script
 from ciuic_p2p.lab.demo.stage import Stage, open_stage
@@ -42,7 +42,7 @@ def run_demo(folder: Path | None, *, keep: bool, loopback: bool) -> int:
             with open_stage(scenario.topology, loopback=loopback) as stage:
                 console.print(stage.sentence)
                 found = _Show(scenario, stage, folder, console).perform()
-        except LocalError:
+        except SwarmError:
             console.print(f"Homes and logs are in {folder}")
             raise
         except KeyboardInterrupt:
@@ -88,6 +88,7 @@ class _Show:
             for peer in self._peers.values():
                 peer.end()
         self._console.print(draw_results(results))
+        self._console.print("float32: what plain data parallel would have sent for the same samples, averaging at every step.")
         self._console.print(tell_recovery(recovery), highlight=False)
         found = shortfalls(results, self._scenario.least_accuracy)
         if not found:
@@ -161,7 +162,6 @@ class _Show:
         steps = tally.samples / scenario.batch_size
         return PeerResult(
             name=peer.name,
-            region=scenario.region_of(peer.name),
             epoch=state[0] if state else tally.epoch,
             samples=tally.samples,
             accuracy=tally.accuracy,

@@ -15,7 +15,6 @@ class PeerResult:
     """One peer at the end."""
 
     name: str
-    region: str
     epoch: int
     samples: int
     """Trained on here, those before a kill included."""
@@ -55,15 +54,14 @@ def shortfalls(results: Sequence[PeerResult], least_accuracy: float) -> list[str
 
 
 def draw_results(results: Sequence[PeerResult]) -> Table:
-    """One row a peer."""
+    """One row a peer; "float32" is what plain data parallel would have sent, "ratio" how many times more that is."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("peer", "region", "epochs", "samples", "accuracy", "sent", "plain float32", "less by", "state hash"):
-        table.add_column(title, justify="left" if title in ("peer", "region", "state hash") else "right")
+    for title in ("peer", "epochs", "samples", "accuracy", "sent", "float32", "ratio", "state hash"):
+        table.add_column(title, justify="left" if title in ("peer", "state hash") else "right", no_wrap=True)
     for result in results:
         ratio = f"{result.plain_bytes / result.bytes_sent:.0f}×" if result.bytes_sent else UNKNOWN
         table.add_row(
             result.name,
-            result.region,
             str(result.epoch),
             f"{result.samples:,}",
             _percent(result.accuracy),
