@@ -10,6 +10,9 @@ PeerId = NewType("PeerId", str)
 StateHash = NewType("StateHash", str)
 """64 hexadecimal digits: BLAKE3 over everything that must be identical on all replicas of a run."""
 
+VERSION = "0.1.0"
+"""Of the package; pyproject.toml reads it here."""
+
 PROTOCOL_VERSION = 1
 """Version of control messages, frames and records; peers of another version are refused with a line that says so."""
 

@@ -242,5 +242,5 @@ class Neighbours:
             if why == "left":
                 self.sessions.unwant(peer)
             else:
-                self.sessions.drop(peer, "it was silent for too long")
+                self.sessions.drop(peer, PeerUnreachable(f"peer {peer} was silent for too long"))
         self._watcher.peer_gone(peer)

@@ -130,6 +130,11 @@ class RunHost:
         """What the next plan is made by."""
         self._machine.links = links
 
+    def is_busy(self) -> bool:
+        """A round's bytes are under way: the links are not to be disturbed."""
+        current = self._machine.current_round()
+        return current is not None and bool(current.samples) and not current.finished
+
     def took_part(self, peer: PeerId) -> bool:
         """Whether its contribution is in the newest finished round."""
         last = self.rounds.last()

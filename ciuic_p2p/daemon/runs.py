@@ -26,7 +26,7 @@ from ciuic_p2p.core.messages import (
 from ciuic_p2p.core.topology import Links
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.seat import Seat
-from ciuic_p2p.local.protocol import Attach, Position
+from ciuic_p2p.local.protocol import Attach, Position, Progress
 from ciuic_p2p.local.protocol import Ready as TrainerReady
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.terms import PeerId
@@ -110,6 +110,10 @@ class Runs:
     def ready(self, trainer: Trainer, ready: TrainerReady) -> None:
         host, seat = self._seats[trainer]
         host.trainer_ready(seat, ready.samples)
+
+    def progress(self, trainer: Trainer, progress: Progress) -> None:
+        _, seat = self._seats[trainer]
+        seat.note_speed(progress.samples)
 
     def left(self, trainer: Trainer) -> None:
         placed = self._seats.pop(trainer, None)

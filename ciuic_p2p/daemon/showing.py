@@ -8,12 +8,11 @@ from typing import Any
 
 import psutil
 
-from ciuic_p2p import __version__
 from ciuic_p2p.config import DaemonConfig
 from ciuic_p2p.daemon.neighbours import Neighbours
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.net.transport import Traffic
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import VERSION, PeerId
 
 
 class Showing:
@@ -38,7 +37,7 @@ class Showing:
             "name": self._config.name,
             "region": self._config.region,
             "swarm": self._swarm_id,
-            "version": __version__,
+            "version": VERSION,
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,
             "store": {"free_disk_bytes": shutil.disk_usage(self._config.home).free},
@@ -50,7 +49,7 @@ class Showing:
     def peers(self) -> list[dict[str, Any]]:
         present = self._neighbours.present()
         me = self._neighbours.me
-        rows = [self._row(me, self._config.name, self._config.region, __version__, alive=True, rtt_ms=0.0)]
+        rows = [self._row(me, self._config.name, self._config.region, VERSION, alive=True, rtt_ms=0.0)]
         for peer, neighbour in self._neighbours.known.items():
             record = neighbour.record
             rows.append(

@@ -1,4 +1,4 @@
-"""Which swarm a home belongs to: made, joined or found again. The file in the home holds secrets (mode 0600). Knows no network."""
+"""Which swarm a home belongs to: made, joined or found again. Its file holds secrets (mode 0600). Knows no network."""
 
 from __future__ import annotations
 
@@ -46,10 +46,7 @@ class Swarm:
 def open_swarm(config: DaemonConfig, home: Home) -> Swarm:
     """By --join, else what the home remembers, else a new swarm. Raises ConfigError, HomeUnusable."""
     remembered = _read(home)
-    if config.joins:
-        swarm = _joined(config, remembered)
-    else:
-        swarm = remembered or _made()
+    swarm = _joined(config, remembered) if config.joins else remembered or _made()
     swarm.save(home)
     return swarm
 

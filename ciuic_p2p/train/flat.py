@@ -6,6 +6,7 @@ Knows no daemon. Tensors keep their own dtype and device; the vector lies in the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from ciuic_p2p.train.devices import DeviceCopies
 
 SHARED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COARSE_DTYPES = (torch.float16, torch.bfloat16)
+Role = Literal["parameter", "buffer"]
+
 _COMPILED = "_orig_mod."  # what torch.compile puts before the names of a module that it wraps
 
 
@@ -92,14 +95,14 @@ class FlatModel:
         self._copies.close()
 
 
-def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, str]]:
+def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, Role]]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             _check_shareable(name, parameter)
             yield name, "parameter"
 
 
-def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, str]]:
+def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Role]]:
     saved = {
         id(buffer)
         for module in model.modules()
@@ -130,5 +133,6 @@ def _check_shareable(name: str, tensor: Tensor) -> None:
         raise LocalError(f"{name} holds no values (shape {tuple(tensor.shape)})", "take it out of the model")
 
 
-def _entry(name: str, tensor: Tensor, role: str) -> Entry:
-    return Entry(name.replace(_COMPILED, ""), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), role)
+def _entry(name: str, tensor: Tensor, role: Role) -> Entry:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Entry(name=name.replace(_COMPILED, ""), shape=tuple(tensor.shape), dtype=dtype, role=role)
