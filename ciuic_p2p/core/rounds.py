@@ -271,9 +271,15 @@ class Round:
         if self._first_ready_s is None:
             self._first_ready_s = now
         self._note_readiness(now)
+        if not self._expected() and not self.finished and not self.left:
+            return self._leave("nobody contributes")
         if samples > 0:
             return self._end_if_resolved(now)
         return self._publish_all_complete() + self._end_if_resolved(now)
+
+    def _leave(self, reason: str) -> list[RoundAction]:
+        self.left = True
+        return [LeaveRound(epoch=self.plan.epoch, reason=reason)]
 
     def _note_readiness(self, now: float) -> None:
         if self._all_ready_s is None and all(p in self.samples for p in self._expected()):
@@ -369,8 +375,7 @@ class Round:
         self.leader = sender
         self._roll_call = None
         if self.me in fence.lost:
-            self.left = True
-            return [] if self.finished else [LeaveRound(epoch=self.plan.epoch, reason="the others went on without this peer")]
+            return [] if self.finished else self._leave("the others went on without this peer")
         actions = self._take_losses(fence, now)
         if self.me in self.plan.contributors:
             self._report_due = (sender, fence.term)
@@ -631,8 +636,7 @@ class Round:
         if deadline is None or now < deadline:
             return []
         if self._all_ready_s is not None and now >= self._give_up_s():
-            self.left = True
-            return [LeaveRound(epoch=self.plan.epoch, reason="it moved too slowly to end")]
+            return self._leave("it moved too slowly to end")
         if self._roll_call is not None:
             return self._fence(self._roll_call.waiting, set(), now)
         if self._all_ready_s is None:

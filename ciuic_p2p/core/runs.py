@@ -52,6 +52,9 @@ NO_HASH = StateHash("")
 ELECTED_SEED_WAIT_S = 10.0
 """How long peers without a state wait for the one among them whose turn it is to make the first."""
 
+FETCH_AGAIN_S = 2.0
+"""A state that no donor could give is asked for again after this: donors come, finish their round, or stop lying."""
+
 MOST_EARLY_MESSAGES = 256
 """Messages of rounds whose plan has not come yet that are kept, the newest ones."""
 
@@ -91,6 +94,7 @@ class RunMachine:
         self._seeding = False
         self._fetching: Lineage | None = None
         self._unfetchable: Lineage | None = None
+        self._fetch_again_s = now
         self._finish_waiting: dict[int, FinishRound] = {}
         self._stepping: int | None = None
         self._told: Standing | None = None
@@ -123,6 +127,8 @@ class RunMachine:
     def next_deadline_s(self) -> float | None:
         deadlines = [d for d in (r.next_deadline_s() for r in self.rounds.values()) if d is not None]
         deadlines += [d for d in (self._seed_at(), self._plan_at(), self._behind_at()) if d is not None]
+        if self._unfetchable is not None and self._fetching is None:
+            deadlines.append(self._fetch_again_s)
         return min(deadlines, default=None)
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -171,6 +177,7 @@ class RunMachine:
             case FetchFailed(epoch=epoch, state_hash=state_hash):
                 if self._fetching is not None and (self._fetching.epoch, self._fetching.state_hash) == (epoch, state_hash):
                     self._unfetchable, self._fetching = self._fetching, None
+                    self._fetch_again_s = now + FETCH_AGAIN_S
                 return []
             case TimePassed():
                 return self._in_all_rounds(event, now)
@@ -212,7 +219,7 @@ class RunMachine:
             else:
                 passed.append(action)
                 if isinstance(action, LeaveRound):
-                    passed += self._drop(action.epoch)
+                    passed += self._drop(action.epoch) + self._load_empty_handed()
         return passed
 
     def _finish(self, action: FinishRound) -> list[RunAction]:
@@ -262,6 +269,14 @@ class RunMachine:
             return []
         trainer.ready_samples = trainer.spent_epoch = trainer.counted_epoch = None
         return [LoadTrainer(epoch=epoch, counted=counted)]
+
+    def _load_empty_handed(self) -> list[RunAction]:
+        """A trainer without a contribution has nothing to wait for once its round was left."""
+        trainer = self._trainer
+        if trainer is None or trainer.ready_samples != 0 or self.epoch is None:
+            return []
+        trainer.ready_samples = trainer.spent_epoch = None
+        return [LoadTrainer(epoch=self.epoch, counted=False)]
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
@@ -359,8 +374,12 @@ class RunMachine:
 
     def _catch_up(self, now: float) -> list[RunAction]:
         """Fetches the newest state that others hold when this peer cannot get there by itself."""
+        if self._unfetchable is not None and now >= self._fetch_again_s:
+            self._unfetchable = None
         target = self._newest_base()
-        if target is None or self._stepping is not None or target in (self._unfetchable, self._fetching):
+        if target is None or self._stepping is not None or target == self._fetching:
+            return []
+        if target == self._unfetchable:
             return []
         if self._fetching is not None:
             if target.epoch - self._fetching.epoch < MOST_PENDING_ROUNDS:

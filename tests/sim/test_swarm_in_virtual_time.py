@@ -145,6 +145,21 @@ def test_a_trainer_that_dies_is_not_waited_for():
     assert {n for n, _, _ in peers[0].state.history[-1][0]} <= {"a", "c"}
 
 
+def test_a_round_in_which_nobody_contributes_changes_nothing():
+    swarm = SimSwarm(6)
+    for name in ("a", "b"):
+        swarm.add(name)
+    swarm.run_until(6.2)
+    for name in ("a", "b"):
+        swarm.detach(name)
+    swarm.run_until(6.5)
+    before = [p.state.state_hash() for p in swarm.living()]
+
+    swarm.run_until(60)
+
+    assert [p.state.state_hash() for p in settled(swarm)] == before
+
+
 def disturbed(seed: int, *, peers: int, seconds: float, disturbances: int, count: int = 6000) -> SimSwarm:
     """Random deaths (some come back, with or without their state), freezes and torn sessions; then quiet."""
     swarm = SimSwarm(seed, count=count)
