@@ -144,6 +144,8 @@ class StateHeld:
 
     epoch: int
     state_hash: StateHash
+    samples: int
+    """Of all rounds that led to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Which state of a run goes on when peers hold different ones. Knows no rounds and no clock.
 
-The rule, the same on every peer that sees the same standings: the highest epoch; then the state that more peers hold;
-then the higher hash. The others take that state over. (One epoch behind is usually a peer that is about to finish.)
+The rule, the same on every peer that sees the same standings: the state in which most samples were counted (the most work, as
+in a chain of blocks); then the highest epoch; then the one that more peers hold; then the higher hash. The others take it over.
+A peer that trained on alone, cut off or frozen, so never carries the others with it, however many epochs it counted.
 """
 
 from __future__ import annotations
@@ -16,19 +17,28 @@ from ciuic_p2p.terms import PeerId, StateHash
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
+    """One state of a run, by what identifies it."""
+
     epoch: int
     state_hash: StateHash
+    samples: int
+
+
+def lineage_of(standing: Standing) -> Lineage | None:
+    """None while the peer has no state."""
+    if standing.epoch is None:
+        return None
+    return Lineage(standing.epoch, standing.state_hash, standing.samples)
 
 
 def best_lineage(standings: Iterable[Standing]) -> Lineage | None:
     """None while nobody has a state."""
-    votes = Counter(Lineage(s.epoch, s.state_hash) for s in standings if s.epoch is not None)
+    votes = Counter(lineage for lineage in map(lineage_of, standings) if lineage is not None)
     if not votes:
         return None
-    return max(votes, key=lambda lineage: (lineage.epoch, votes[lineage], lineage.state_hash))
+    return max(votes, key=lambda one: (one.samples, one.epoch, votes[one], one.state_hash))
 
 
 def holders(lineage: Lineage, standings: Mapping[PeerId, Standing]) -> tuple[PeerId, ...]:
     """The peers that hold exactly this state, sorted."""
-    wanted = (lineage.epoch, lineage.state_hash)
-    return tuple(sorted(p for p, s in standings.items() if (s.epoch, s.state_hash) == wanted))
+    return tuple(sorted(peer for peer, standing in standings.items() if lineage_of(standing) == lineage))

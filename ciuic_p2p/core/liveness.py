@@ -1,6 +1,7 @@
 """Who is there: a peer is lost when it says goodbye, or when nothing came from it for a number of probe periods.
 
-Pure; knows no sockets. A session that breaks is not yet a loss: it is usually dialled again within the same time.
+Pure; knows neither sockets nor a clock: periods are counted by the probes that were sent, so that a stall of this process looks
+like one period and nobody is given up for it. A session that breaks is no loss yet: it is usually dialled again in that time.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ SILENT_PERIODS = 3
 class _Presence:
     started_at_s: int
     """Of the peer's daemon: another value is another life, which remembers nothing."""
-    heard_s: float
+    silent_periods: int = 0
     is_open: bool = True
 
 
 class Liveness:
-    """`introduced` and `heard` say who came or came back, `silent` and `left` who is lost."""
+    """`introduced` says who came or came back, `period_passed` and `left` who is lost."""
 
-    def __init__(self, period_s: float) -> None:
-        self._patience_s = SILENT_PERIODS * period_s
+    def __init__(self) -> None:
         self._present: dict[PeerId, _Presence] = {}
 
     def present(self) -> frozenset[PeerId]:
@@ -34,16 +34,16 @@ class Liveness:
         """Present peers with an open session, which can be probed."""
         return tuple(peer for peer, presence in self._present.items() if presence.is_open)
 
-    def introduced(self, peer: PeerId, started_at_s: int, now: float) -> bool:
+    def introduced(self, peer: PeerId, started_at_s: int) -> bool:
         """A session is open and the peer has said who it is. True when an earlier life of it ended by that."""
         before = self._present.get(peer)
-        self._present[peer] = _Presence(started_at_s, now)
+        self._present[peer] = _Presence(started_at_s)
         return before is not None and before.started_at_s != started_at_s
 
-    def heard(self, peer: PeerId, now: float) -> None:
+    def heard(self, peer: PeerId) -> None:
         presence = self._present.get(peer)
         if presence is not None:
-            presence.heard_s = now
+            presence.silent_periods = 0
 
     def session_closed(self, peer: PeerId) -> None:
         presence = self._present.get(peer)
@@ -54,9 +54,11 @@ class Liveness:
         """It said goodbye. True when it was present."""
         return self._present.pop(peer, None) is not None
 
-    def silent(self, now: float) -> tuple[PeerId, ...]:
-        """The peers lost by now; they are forgotten until they introduce themselves again."""
-        lost = tuple(peer for peer, presence in self._present.items() if now - presence.heard_s > self._patience_s)
+    def period_passed(self) -> tuple[PeerId, ...]:
+        """Call before each probe. Returns the peers that are lost now; they are forgotten until they introduce themselves."""
+        for presence in self._present.values():
+            presence.silent_periods += 1
+        lost = tuple(peer for peer, presence in self._present.items() if presence.silent_periods > SILENT_PERIODS)
         for peer in lost:
             del self._present[peer]
         return lost

@@ -63,6 +63,8 @@ class Standing:
     epoch: int | None
     """None while the sender has no state."""
     state_hash: StateHash
+    samples: int
+    """How many samples all rounds of this state's lineage have counted."""
     training: bool
     """A trainer is attached."""
     samples_per_s: float
@@ -131,6 +133,7 @@ class Ready:
 
     run: str
     epoch: int
+    plan_term: int
     samples: int
 
 

@@ -210,7 +210,7 @@ class Round:
 
     def _message(self, sender: PeerId, message: object, now: float) -> list[RoundAction]:
         match message:
-            case Ready():
+            case Ready(plan_term=self.plan.term):
                 return self._ready(sender, message.samples, now)
             case Briefing():
                 return self._briefed(sender, message, now)
@@ -238,12 +238,14 @@ class Round:
         actions: list[RoundAction] = []
         others = tuple(p for p in self.members() if p != self.me)
         if others:
-            ready = Ready(run=self.plan.run, epoch=self.plan.epoch, samples=samples)
-            actions.append(SendMessage(to=others, message=ready))
+            actions.append(SendMessage(to=others, message=self._own_ready(samples)))
         if samples > 0:
             self._sent_contribution = True
             actions += [self._contribute_part(part) for part in self._interleaved() if part not in self.resolved]
         return actions + self._ready(self.me, samples, now)
+
+    def _own_ready(self, samples: int) -> Ready:
+        return Ready(run=self.plan.run, epoch=self.plan.epoch, plan_term=self.plan.term, samples=samples)
 
     def _contribute_part(self, part: int) -> RoundAction:
         if self.owner[part] == self.me:
@@ -506,8 +508,7 @@ class Round:
         if self.leader == self.me and self._roll_call is None:
             actions.append(SendMessage(to=(peer,), message=self._briefing()))
         if self.me in self.samples:
-            ready = Ready(run=self.plan.run, epoch=self.plan.epoch, samples=self.samples[self.me])
-            actions.append(SendMessage(to=(peer,), message=ready))
+            actions.append(SendMessage(to=(peer,), message=self._own_ready(self.samples[self.me])))
         return [*actions, SendMessage(to=(peer,), message=self._report(self.term))]
 
     # -- repair --------------------------------------------------------------------------------------------------------

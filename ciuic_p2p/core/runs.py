@@ -81,6 +81,7 @@ class RunMachine:
         self.run = run
         self.epoch: int | None = None
         self.state_hash: StateHash = NO_HASH
+        self.samples = 0
         self.layout = ""
         self.rounds: dict[int, Round] = {}
         self.standings: dict[PeerId, Standing] = {}
@@ -117,6 +118,7 @@ class RunMachine:
             layout=self.layout,
             epoch=self.epoch,
             state_hash=self.state_hash,
+            samples=self.samples,
             training=self.training,
             samples_per_s=self.samples_per_s,
         )
@@ -172,8 +174,8 @@ class RunMachine:
                 return []
             case TrainerLeft():
                 return self._trainer_left(now)
-            case StateHeld(epoch=epoch, state_hash=state_hash):
-                return self._state_held(epoch, state_hash, now)
+            case StateHeld():
+                return self._state_held(event, now)
             case FetchFailed(epoch=epoch, state_hash=state_hash):
                 if self._fetching is not None and (self._fetching.epoch, self._fetching.state_hash) == (epoch, state_hash):
                     self._unfetchable, self._fetching = self._fetching, None
@@ -224,7 +226,7 @@ class RunMachine:
 
     def _finish(self, action: FinishRound) -> list[RunAction]:
         plan = self.rounds[action.epoch].plan
-        if (self.epoch, self.state_hash) != (action.epoch, plan.base_hash):
+        if (self.epoch, self.state_hash) != (action.epoch, plan.base_hash) or self._stepping is not None:
             self._finish_waiting[action.epoch] = action
             return []
         self._stepping = action.epoch
@@ -245,9 +247,10 @@ class RunMachine:
                 actions += self._filter(current.handle(ContributionReady(samples=0), now))
         return actions
 
-    def _state_held(self, epoch: int, state_hash: StateHash, now: float) -> list[RunAction]:
+    def _state_held(self, held: StateHeld, now: float) -> list[RunAction]:
+        epoch = held.epoch
         stepped = self._stepping is not None and epoch == self._stepping + 1
-        self.epoch, self.state_hash, self._epoch_began_s = epoch, state_hash, now
+        self.epoch, self.state_hash, self.samples, self._epoch_began_s = epoch, held.state_hash, held.samples, now
         self._seeding, self._fetching, self._unfetchable, self._stepping = False, None, None, None
         self._best_known = False
         actions: list[RunAction] = []
@@ -265,7 +268,7 @@ class RunMachine:
         if trainer is None or trainer.ready_samples is None:
             return []
         counted = trainer.counted_epoch == epoch - 1
-        if trainer.ready_samples > 0 and (trainer.spent_epoch is None or trainer.spent_epoch >= epoch):
+        if trainer.ready_samples > 0 and trainer.spent_epoch is None:
             return []
         trainer.ready_samples = trainer.spent_epoch = trainer.counted_epoch = None
         return [LoadTrainer(epoch=epoch, counted=counted)]
@@ -297,15 +300,11 @@ class RunMachine:
 
     def _is_acceptable(self, plan: Plan) -> bool:
         """Of this lineage or a better one, and of a higher term than what is under way."""
-        current = self.rounds.get(plan.epoch)
-        if plan.run != self.run or (current is not None and current.plan.term >= plan.term):
-            return False
-        if self.epoch is None or plan.epoch > self.epoch:
-            return True
-        if plan.epoch < self.epoch:
-            return False
-        best = self._best()
-        return plan.base_hash == self.state_hash or (best is not None and best.state_hash == plan.base_hash)
+        current, best = self.rounds.get(plan.epoch), self._best()
+        is_best = best is not None and best.state_hash == plan.base_hash
+        if plan.run != self.run or plan.base_hash == (current.plan.base_hash if current is not None else None):
+            return current is not None and plan.run == self.run and plan.term > current.plan.term
+        return is_best or self.epoch is None or plan.epoch > self.epoch or plan.base_hash == self.state_hash
 
     def _open(self, opened: Round, now: float) -> list[RunAction]:
         epoch = opened.plan.epoch
@@ -373,43 +372,39 @@ class RunMachine:
         return min(later) + (2 * current.plan.patience_s if current is not None else 0.0)
 
     def _catch_up(self, now: float) -> list[RunAction]:
-        """Fetches the newest state that others hold when this peer cannot get there by itself."""
+        """Fetches the best state that others hold when this peer cannot get there by itself."""
         if self._unfetchable is not None and now >= self._fetch_again_s:
             self._unfetchable = None
-        target = self._newest_base()
-        if target is None or self._stepping is not None or target == self._fetching:
-            return []
-        if target == self._unfetchable:
+        best = self._best()
+        if best is None or self._stepping is not None or best in (self._fetching, self._unfetchable):
             return []
         if self._fetching is not None:
-            if target.epoch - self._fetching.epoch < MOST_PENDING_ROUNDS:
+            if 0 <= best.epoch - self._fetching.epoch < MOST_PENDING_ROUNDS:
                 return []
-        elif not self._is_behind(target, now):
+        elif not self._is_behind(best, now):
             return []
         actions: list[RunAction] = []
-        for old in [e for e in self.rounds if e < target.epoch]:
-            actions += self._drop(old)
-        self._fetching = target
-        donors = holders(target, self.standings)
-        if target.epoch in self.rounds:
-            donors = tuple(dict.fromkeys((*donors, *self.rounds[target.epoch].plan.contributors)))
-        donors = tuple(p for p in donors if p in self.connected)
-        return [*actions, FetchState(epoch=target.epoch, state_hash=target.state_hash, donors=donors)]
+        for stale in [r.plan for e, r in self.rounds.items() if e < best.epoch or not self._leads_on(best, r.plan)]:
+            actions += self._drop(stale.epoch)
+        self._fetching = best
+        donors = tuple(p for p in holders(best, self.standings) if p in self.connected)
+        return [*actions, FetchState(epoch=best.epoch, state_hash=best.state_hash, donors=donors)]
 
-    def _newest_base(self) -> Lineage | None:
-        """The state before the newest round that is known, or a newer one that somebody stands at."""
-        best, newest = self._best(), max(self.rounds, default=None)
-        if newest is None or (best is not None and best.epoch > newest):
-            return None if best is None else Lineage(best.epoch, best.state_hash)
-        return Lineage(newest, self.rounds[newest].plan.base_hash)
+    def _leads_on(self, best: Lineage, plan: Plan) -> bool:
+        """Whether a plan of that epoch or a later one is of the best state's lineage, as far as can be known."""
+        if plan.epoch == best.epoch:
+            return plan.base_hash == best.state_hash
+        return self.epoch is None or self.epoch < best.epoch
 
-    def _is_behind(self, target: Lineage, now: float) -> bool:
+    def _is_behind(self, best: Lineage, now: float) -> bool:
         if self.epoch is None:
             return not self._seeding and self.training
-        if self.epoch >= target.epoch:
-            return self.epoch == target.epoch and self.state_hash != target.state_hash
+        if best.state_hash == self.state_hash:
+            return False
+        if best.epoch <= self.epoch:
+            return True
         current = self.rounds.get(self.epoch)
-        if current is None or current.needs_the_lost() or target.epoch > self.epoch + 1:
+        if current is None or current.needs_the_lost() or best.epoch > self.epoch + 1:
             return True
         at = self._behind_at()
         return at is not None and now >= at
@@ -418,7 +413,7 @@ class RunMachine:
         """Peers that could contribute to this epoch, in the order of succession."""
         if self.epoch is None:
             return ()
-        mine = Lineage(self.epoch, self.state_hash)
+        mine = Lineage(self.epoch, self.state_hash, self.samples)
         equals = [p for p in holders(mine, self.standings) if self.standings[p].training and p in self.connected]
         return order_of_succession(self.run, self.epoch, [*equals, *([self.me] if self.training else [])])
 
@@ -427,7 +422,7 @@ class RunMachine:
         best = self._best()
         if self._trainer is None or self.epoch is None or self._stepping is not None or self.epoch in self.rounds:
             return None
-        if best is None or (best.epoch, best.state_hash) != (self.epoch, self.state_hash):
+        if best is None or best.state_hash != self.state_hash:
             return None
         place = self._candidates().index(self.me)
         if place == 0:

@@ -70,7 +70,7 @@ class Daemon:
         self._membership = Membership(self._swarm.invitation.root_public_key, token)
         self._network = P2PNetwork(self._p2p_settings(), self._membership)
         self._sessions = Sessions(self._identity.private_key, self._membership, self, self._sessions_settings())
-        self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self, config.probe_period_s)
+        self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self)
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")

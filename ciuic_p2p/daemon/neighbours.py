@@ -66,14 +66,14 @@ class Neighbour:
 class Neighbours:
     """Everyone this peer has heard of."""
 
-    def __init__(self, me: PeerId, swarm_id: str, own_record: Callable[[], bytes], watcher: Watcher, period_s: float) -> None:
+    def __init__(self, me: PeerId, swarm_id: str, own_record: Callable[[], bytes], watcher: Watcher) -> None:
         self.me = me
         self.known: dict[PeerId, Neighbour] = {}
         self.sessions: Sessions | None = None
         self._swarm_id = swarm_id
         self._own_record = own_record
         self._watcher = watcher
-        self._liveness = Liveness(period_s)
+        self._liveness = Liveness()
         self._number = 0
         self._meters = threading.Lock()
 
@@ -116,10 +116,10 @@ class Neighbours:
     def message_received(self, peer: PeerId, message: Message) -> bool:
         """True when the message was for this part of the daemon. Raises MalformedMessage."""
         now = time.monotonic()
-        self._liveness.heard(peer, now)
+        self._liveness.heard(peer)
         match message:
             case Introduction():
-                self._introduced(peer, message, now)
+                self._introduced(peer, message)
             case Ping():
                 self._send(peer, Pong(number=message.number))
             case Pong():
@@ -139,7 +139,7 @@ class Neighbours:
             now = time.monotonic()
             neighbour.goodput.add(size_bytes, now)
             neighbour.timed_s = now
-        self._liveness.heard(peer, now)
+        self._liveness.heard(peer)
 
     def lost_in_dht(self, peer: PeerId) -> None:
         """Its record says goodbye or has run out; a peer with a session is believed more than the DHT."""
@@ -147,7 +147,7 @@ class Neighbours:
             self.sessions.unwant(peer)
             self.known.pop(peer, None)
 
-    def _introduced(self, peer: PeerId, message: Introduction, now: float) -> None:
+    def _introduced(self, peer: PeerId, message: Introduction) -> None:
         if not message.records:
             raise MalformedMessage(peer, "it introduced itself without a record")
         record = decode_record(message.records[0], self._swarm_id)
@@ -155,7 +155,7 @@ class Neighbours:
             raise MalformedMessage(peer, "it introduced itself with another peer's record")
         for raw in message.records:
             self.record_arrived(decode_record(raw, self._swarm_id), raw)
-        if self._liveness.introduced(peer, record.started_at_s, now):
+        if self._liveness.introduced(peer, record.started_at_s):
             self._watcher.peer_gone(peer)  # its daemon was started again and remembers nothing
         log.info("peer.arrived", peer=peer, name=record.name, region=record.region, path=self.known[peer].path)
         self._watcher.peer_arrived(peer)
@@ -165,7 +165,7 @@ class Neighbours:
     def probe(self) -> None:
         """Once a period: pings, and gives up who was silent."""
         now = time.monotonic()
-        for peer in self._liveness.silent(now):
+        for peer in self._liveness.period_passed():
             self._gone(peer, "silent")
         for peer in self._liveness.open_peers():
             self._number += 1

@@ -267,7 +267,7 @@ class RunHost:
         if values is None:
             return
         try:
-            values.store_result(header.part, payload, header.codec)
+            values.store_result(header.part, payload, header.codec, header.samples)
         except RemoteError:
             self._handle_in_round(header.epoch, e.ResultRefused(part=header.part))
             raise
@@ -379,7 +379,11 @@ class RunHost:
         if values is None:
             return
         code, payload = values.result_payload(action.part)
-        header = _with(self._header(FrameKind.RESULT, action.epoch, action.part, action.term), codec=code, samples=0)
+        header = _with(
+            self._header(FrameKind.RESULT, action.epoch, action.part, action.term),
+            codec=code,
+            samples=values.weight_of(action.part),
+        )
 
         def make_payload() -> bytes:
             self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
@@ -428,10 +432,10 @@ class RunHost:
         self.rounds.finish(action, time.monotonic())
         optimizer = OuterOptimizer(learning_rate=plan.outer_learning_rate, momentum=plan.outer_momentum)
         try:
-            stepped = version.stepped(optimizer, values.results)
+            stepped = version.stepped(optimizer, values.results, values.counted_samples())
         except RoundFailed as error:  # the same on every replica: the epoch passes and changes nothing
             log.error("round.not_finite", run=self.run, epoch=action.epoch, reason=error.reason)
-            stepped = Version.of(version.state, version.epoch + 1)
+            stepped = Version.of(version.state, version.epoch + 1, version.samples)
         self.rounds.stepped(action.epoch, stepped.state_hash)
         self._hold(stepped)
         log.info(
@@ -449,13 +453,13 @@ class RunHost:
         if seat is None:
             return
         momentum = np.zeros(seat.layout.parameter_count, np.float32)
-        self._hold(Version.of(OuterState(anchor=seat.trainer.exchange.copy(), momentum=momentum), 0), fresh=True)
+        self._hold(Version.of(OuterState(anchor=seat.trainer.exchange.copy(), momentum=momentum), 0, 0), fresh=True)
         log.info("run.seeded", run=self.run)
 
     def _hold(self, version: Version, *, fresh: bool = False) -> None:
         with self._changed:
             self._versions.hold(version, time.monotonic())
-            self.handle(e.StateHeld(epoch=version.epoch, state_hash=version.state_hash))
+            self.handle(e.StateHeld(epoch=version.epoch, state_hash=version.state_hash, samples=version.samples))
             seat = self.seat
         if seat is not None and not seat.is_attached:
             self._let_in(seat, fresh)

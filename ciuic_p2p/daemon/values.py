@@ -34,6 +34,7 @@ class RoundValues:
         self._locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
         self._sums: dict[int, Accumulator] = {}
         self._published: dict[int, bytes] = {}
+        self._weights: dict[int, int] = {}
 
     def codec_of(self, part: int) -> Codec:
         return LOSSLESS if self.parts[part].lossless else self._codec
@@ -66,6 +67,7 @@ class RoundValues:
         with self._locks[part]:
             summed = self._sums.pop(part, None)
             try:
+                self._weights[part] = summed.total_weight if summed is not None else 0
                 if summed is not None and summed.total_weight > 0:
                     summed.mean_into(mean)
             except RoundFailed as error:
@@ -75,6 +77,14 @@ class RoundValues:
             self._published[part] = payload
             codec.decode_into(np.frombuffer(payload, np.uint8), self._result(part))
 
+    def weight_of(self, part: int) -> int:
+        """The samples that a part's result stands for; travels with it, so that it is the same everywhere."""
+        return self._weights[part]
+
+    def counted_samples(self) -> int:
+        """Of the whole round: the fewest of any part, for a contribution may be lost on its way to some."""
+        return min(self._weights.values(), default=0)
+
     def result_payload(self, part: int) -> tuple[int, bytes]:
         """(codec's code, bytes) that decode to exactly the values stored here."""
         payload = self._published.get(part)
@@ -82,9 +92,10 @@ class RoundValues:
             return self.codec_of(part).code, payload
         return LOSSLESS.code, LOSSLESS.encode(self._result(part))
 
-    def store_result(self, part: int, payload: memoryview, codec_code: int) -> None:
+    def store_result(self, part: int, payload: memoryview, codec_code: int, samples: int) -> None:
         """Raises MalformedPayload when it does not decode."""
         codec_by_code(codec_code).decode_into(np.frombuffer(payload, np.uint8), self._result(part))
+        self._weights[part] = samples
 
     def _own(self, part: int) -> Float32:
         assert self._contribution is not None, "a listener has no contribution"

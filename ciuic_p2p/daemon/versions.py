@@ -21,9 +21,9 @@ class Version:
     manifest: StateManifest
 
     @classmethod
-    def of(cls, state: OuterState, epoch: int) -> Version:
+    def of(cls, state: OuterState, epoch: int, samples: int) -> Version:
         """Reads every value once, for the hash."""
-        return cls(state, StateManifest.describe(state, epoch))
+        return cls(state, StateManifest.describe(state, epoch, samples))
 
     @property
     def epoch(self) -> int:
@@ -33,11 +33,15 @@ class Version:
     def state_hash(self) -> StateHash:
         return self.manifest.state_hash
 
-    def stepped(self, optimizer: OuterOptimizer, mean: Float32) -> Version:
+    @property
+    def samples(self) -> int:
+        return self.manifest.samples
+
+    def stepped(self, optimizer: OuterOptimizer, mean: Float32, samples: int) -> Version:
         """The version after one outer step. mean: [count] float32. Raises RoundFailed when it would not be finite."""
         out = OuterState.empty(self.state.count, self.state.parameter_count)
         optimizer.step(self.state, mean, out)
-        return Version.of(out, self.epoch + 1)
+        return Version.of(out, self.epoch + 1, self.samples + samples)
 
 
 class Versions:

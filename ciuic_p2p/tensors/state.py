@@ -26,8 +26,9 @@ MOST_PIECES = 30_000
 
 _VALUE_BYTES = 4
 _DOMAIN = b"ciuic state 1"
-_SIZES = struct.Struct("<QQQQ")
+_SIZES = struct.Struct("<QQQQQ")
 _LARGEST_EPOCH = (1 << 32) - 1
+_MOST_SAMPLES = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class StateManifest:
     epoch: int
     count: int
     parameter_count: int
+    samples: int = 0
+    """How many samples all rounds up to this state have counted."""
     piece_hashes: tuple[bytes, ...]
     """Of the anchor's pieces, then of the momentum's."""
     piece_values: int = PIECE_VALUES
@@ -63,6 +66,8 @@ class StateManifest:
     def __post_init__(self) -> None:
         if not (0 <= self.epoch <= _LARGEST_EPOCH and 0 <= self.parameter_count <= self.count and self.count > 0):
             raise MalformedMessage(None, "a state manifest with impossible sizes")
+        if not 0 <= self.samples <= _MOST_SAMPLES:
+            raise MalformedMessage(None, "a state manifest with an impossible number of samples")
         if self.piece_values != PIECE_VALUES:
             raise MalformedMessage(None, f"a state manifest with pieces of {self.piece_values} values, not {PIECE_VALUES}")
         pieces = self._anchor_pieces + _pieces(self.parameter_count)
@@ -72,15 +77,21 @@ class StateManifest:
             raise MalformedMessage(None, "a state manifest with a hash of the wrong length")
 
     @classmethod
-    def describe(cls, state: OuterState, epoch: int) -> StateManifest:
-        """The manifest of `state` at `epoch`. Reads every byte once."""
+    def describe(cls, state: OuterState, epoch: int, samples: int = 0) -> StateManifest:
+        """The manifest of `state` at `epoch`, to which `samples` samples led. Reads every byte once."""
         digests = (*_hash_pieces(state.anchor), *_hash_pieces(state.momentum))
-        return cls(epoch=epoch, count=state.count, parameter_count=state.parameter_count, piece_hashes=digests)
+        return cls(
+            epoch=epoch,
+            count=state.count,
+            parameter_count=state.parameter_count,
+            samples=samples,
+            piece_hashes=digests,
+        )
 
     @property
     def state_hash(self) -> StateHash:
-        """64 hexadecimal digits; equal on two peers exactly when anchor, momentum and epoch are."""
-        sizes = _SIZES.pack(self.epoch, self.count, self.parameter_count, self.piece_values)
+        """64 hexadecimal digits; equal on two peers exactly when anchor, momentum, epoch and samples are."""
+        sizes = _SIZES.pack(self.epoch, self.count, self.parameter_count, self.piece_values, self.samples)
         return StateHash(blake3.blake3(b"".join([_DOMAIN, sizes, *self.piece_hashes])).hexdigest())
 
     def span(self, index: int) -> PieceSpan:
@@ -104,6 +115,7 @@ class StateManifest:
             "count": self.count,
             "parameter_count": self.parameter_count,
             "piece_values": self.piece_values,
+            "samples": self.samples,
             "piece_hashes": b"".join(self.piece_hashes),
         }
 
@@ -112,7 +124,7 @@ class StateManifest:
         """Raises MalformedMessage for anything that to_wire would not have written."""
         if not isinstance(message, dict):
             raise MalformedMessage(None, "a state manifest that is no dict")
-        numbers = {name: _integer(message, name) for name in ("epoch", "count", "parameter_count", "piece_values")}
+        numbers = {name: _integer(message, name) for name in ("epoch", "count", "parameter_count", "piece_values", "samples")}
         joined = message.get("piece_hashes")
         if not isinstance(joined, bytes) or len(joined) > MOST_PIECES * HASH_BYTES:
             raise MalformedMessage(None, "a state manifest without piece hashes, or with too many")

@@ -70,6 +70,7 @@ class SimState:
     history: tuple[tuple[Result, ...], ...] = ()
     root: str = ""
     digest: str = ""
+    samples: int = 0
 
     @property
     def epoch(self) -> int:
@@ -80,7 +81,11 @@ class SimState:
 
     def stepped(self, step: tuple[Result, ...]) -> SimState:
         text = repr((self.digest, [sorted(part) for part in step]))
-        return SimState((*self.history, step), self.root, blake3(text.encode()).hexdigest())
+        counted = min((sum(samples for _, _, samples in part) for part in step), default=0)
+        return SimState((*self.history, step), self.root, blake3(text.encode()).hexdigest(), self.samples + counted)
+
+    def held(self) -> StateHeld:
+        return StateHeld(epoch=self.epoch, state_hash=self.state_hash(), samples=self.samples)
 
 
 _decoded = functools.lru_cache(maxsize=4096)(decode)
@@ -175,7 +180,7 @@ class SimSwarm:
         if with_state and old.state is not None:
             state = old.state
             fresh.state = state
-            self._after(0.0, lambda: self._feed(fresh, StateHeld(epoch=state.epoch, state_hash=state.state_hash())))
+            self._after(0.0, lambda: self._feed(fresh, state.held()))
             self._train(fresh)
         return fresh
 
@@ -333,7 +338,7 @@ class SimSwarm:
             peer.old_states[peer.state.epoch] = peer.state
         first = peer.state is None
         peer.state = state
-        self._feed(peer, StateHeld(epoch=state.epoch, state_hash=state.state_hash()))
+        self._feed(peer, state.held())
         if first and peer.contribution is None:
             self._train(peer)
 
@@ -365,6 +370,8 @@ class SimSwarm:
         self._deliver(peer, to, "lane", arrive)
 
     def _send_result(self, peer: SimPeer, epoch: int, part: int, receivers: tuple[PeerId, ...], term: int) -> None:
+        if epoch not in peer.rounds:
+            return
         result = peer.rounds[epoch].results[part]
 
         def arrive(target: SimPeer, deadline_s: float = self.now + LATER_S) -> None:
