@@ -1,0 +1,60 @@
+"""A trainer without a model: holds a flat float32 tensor, contributes at each line on standard input, says what a round took.
+
+    python -m benchmarks.stand_in --home DIR --count 12500000 --codec float32 < commands
+
+One JSON object a round: seconds from ready to the new anchor being there. What is measured is the averaging, not training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ciuic_p2p.local.protocol import Ready, StrategySettings
+from ciuic_p2p.tensors.layout import Entry, Layout
+from ciuic_p2p.train.attachment import Attachment
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--codec", default="float32")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    layout = Layout((Entry(name="flat", shape=(options.count,), dtype="float32", role="parameter"),))
+    settings = StrategySettings(
+        name="DiLoCo", inner_steps=1, codec=options.codec, outer_learning_rate=1.0, outer_momentum=0.0
+    )
+    attachment = Attachment(options.home, "benchmark", layout, settings)
+    step = np.random.default_rng(options.seed).standard_normal(options.count, np.float32)
+    attached = attachment.attach()
+    say({"event": "attached", "epoch": attached.epoch})
+    for _ in sys.stdin:
+        attachment.exchange.values -= step
+        began_s = time.monotonic()
+        advanced = attachment.advance(Ready(samples=1, steps=1, loss=None))
+        say({
+            "event": "round",
+            "epoch": advanced.epoch,
+            "seconds": time.monotonic() - began_s,
+            "peers": len(advanced.peers),
+            "counted": advanced.counted,
+            "state_hash": advanced.state_hash,
+            "bytes_sent": advanced.bytes_sent,
+        })
+    attachment.leave()
+
+
+def say(fact: dict[str, object]) -> None:
+    print(json.dumps(fact), flush=True)
+
+
+if __name__ == "__main__":
+    main()
