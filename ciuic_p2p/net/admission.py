@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 from hivemind.p2p import PeerID
@@ -24,11 +24,16 @@ from ciuic_p2p.terms import PeerId
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
 HANDSHAKE = "ciuic.admit"
 LARGEST_TOKEN_BYTES = 16 << 10
 RECHECK_S = 60.0
 """A token that has expired or was revoked since it was shown lets its bearer in for at most this long."""
 MOST_ADMITTED = 4096
+REFUSAL_PAUSE_S = 1.0
+"""A peer that was refused is refused unread for this long, so that checking tokens cannot be made to fill the loop's time."""
+MOST_REFUSED = 1024
 
 _NOT_ADMITTED = "not admitted"
 
@@ -50,20 +55,19 @@ class Admission:
         self.gate = gate
         self._clock = clock
         self._tokens: OrderedDict[PeerId, tuple[bytes, float]] = OrderedDict()
+        self._refused_at: OrderedDict[PeerId, float] = OrderedDict()
 
     def welcome(self, peer: PeerId, token: bytes) -> None:
         """Raises NotAMember."""
-        if len(token) > LARGEST_TOKEN_BYTES:
-            raise NotAMember(peer, f"a token of {len(token)} bytes, at most {LARGEST_TOKEN_BYTES} are read")
-        try:
-            public_key_of(peer)
-        except MalformedMessage as error:
-            raise NotAMember(peer, error.what) from None
         now = self._clock()
-        self.gate.admit(peer, token, now)
-        self._tokens[peer] = (token, now)
-        if len(self._tokens) > MOST_ADMITTED:
-            self._tokens.popitem(last=False)  # it shows its token again when it is refused
+        if peer in self._refused_at and abs(now - self._refused_at[peer]) < REFUSAL_PAUSE_S:
+            raise NotAMember(peer, "it was refused a moment ago")
+        try:
+            self._check(peer, token, now)
+        except NotAMember:
+            _keep(self._refused_at, peer, now, MOST_REFUSED)
+            raise
+        _keep(self._tokens, peer, (token, now), MOST_ADMITTED)
 
     def is_admitted(self, peer: PeerId) -> bool:
         """Checks the token again when the last check is a while ago."""
@@ -84,6 +88,23 @@ class Admission:
         """The peer must show its token again."""
         self._tokens.pop(peer, None)
 
+    def _check(self, peer: PeerId, token: bytes, now: float) -> None:
+        if len(token) > LARGEST_TOKEN_BYTES:
+            raise NotAMember(peer, f"a token of {len(token)} bytes, at most {LARGEST_TOKEN_BYTES} are read")
+        try:
+            public_key_of(peer)
+        except MalformedMessage as error:
+            raise NotAMember(peer, error.what) from None
+        self.gate.admit(peer, token, now)
+
+
+def _keep(book: OrderedDict[PeerId, T], peer: PeerId, value: T, most: int) -> None:
+    """The one forgotten for it shows its token again when it calls."""
+    book[peer] = value
+    book.move_to_end(peer)
+    if len(book) > most:
+        book.popitem(last=False)
+
 
 class AdmittingControl(GuardedControl):
     """The one door: every unary call of hivemind's P2P and DHT, in and out, passes here."""
@@ -91,7 +112,7 @@ class AdmittingControl(GuardedControl):
     def __init__(self, control_socket: Path, listener_socket: Path, call_limit_s: float, admission: Admission) -> None:
         super().__init__(control_socket, listener_socket, call_limit_s)
         self._admission = admission
-        self._introduced: set[PeerId] = set()
+        self._introduced: OrderedDict[PeerId, None] = OrderedDict()
         """Peers that hold our token and whose token we hold."""
         self._handshakes: dict[PeerId, asyncio.Task[None]] = {}
 
@@ -118,11 +139,11 @@ class AdmittingControl(GuardedControl):
             except P2PHandlerError as error:
                 if str(error) != _NOT_ADMITTED:
                     raise
-            self._introduced.discard(peer)  # it has restarted and knows nobody any more
+            self._introduced.pop(peer, None)  # it has restarted and knows nobody any more
             await self._introduce(peer, peer_id)
             return await super().call_unary_handler(peer_id, proto, data)
         except PeerUnreachable:
-            self._introduced.discard(peer)  # at the next call it may be another process, with other addresses
+            self._introduced.pop(peer, None)  # at the next call it may be another process, with other addresses
             raise
 
     async def prepare_to_meet(self, peer: PeerId) -> None:
@@ -150,7 +171,7 @@ class AdmittingControl(GuardedControl):
         except P2PHandlerError as error:
             raise NotAMember(peer, f"it refused our token: {error}") from None
         self._admission.welcome(peer, theirs)
-        self._introduced.add(peer)
+        _keep(self._introduced, peer, None, MOST_ADMITTED)
 
     def _handshake_ended(self, peer: PeerId, task: asyncio.Task[None]) -> None:
         del self._handshakes[peer]
@@ -164,5 +185,5 @@ class AdmittingControl(GuardedControl):
         except NotAMember as error:
             log.info("p2p.stranger_refused", peer=peer, reason=error.what)
             raise Refused(_NOT_ADMITTED) from None
-        self._introduced.add(peer)
+        _keep(self._introduced, peer, None, MOST_ADMITTED)
         return self._admission.gate.my_token()

@@ -6,12 +6,14 @@ Knows keys and their rules, not what the values mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import msgpack
 from hivemind.dht.crypto import DHTRecord, RecordValidatorBase
 from hivemind.dht.node import DHTNode
+from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.p2p import P2P, PeerID
@@ -42,14 +44,15 @@ class SwarmValidator(RecordValidatorBase):  # type: ignore[misc]  # hivemind has
     def validate(self, record: DHTRecord) -> bool:
         """Records are subkey → bytes, nothing else."""
         rule = self._rules.get(bytes(record.key))
-        if rule is None:
+        expires_at = record.expiration_time
+        if rule is None or not isinstance(expires_at, float) or not math.isfinite(expires_at):
             return False
         try:
             subkey = msgpack.unpackb(record.subkey)
             value = msgpack.unpackb(record.value)
         except (ValueError, msgpack.UnpackException):
             return False
-        return isinstance(subkey, str) and isinstance(value, bytes) and rule(subkey, value, record.expiration_time)
+        return isinstance(subkey, str) and isinstance(value, bytes) and rule(subkey, value, expires_at)
 
 
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
@@ -83,7 +86,7 @@ class SwarmDHT:
         """Starts alone; `ping` makes contacts. Its place in the DHT follows from the peer id."""
         node = await DHTNode.create(
             p2p,
-            node_id=DHTID.generate(source=p2p.peer_id.to_bytes()),
+            node_id=_place_of(p2p.peer_id),
             num_replicas=REPLICAS,
             wait_timeout=RPC_LIMIT_S,
             cache_locally=False,
@@ -95,7 +98,8 @@ class SwarmDHT:
         storage = BoundedStorage() if before is None else before._storage
         # "Cached" records that a member sends land in the same place, where they cannot hide the others.
         node.protocol.storage = node.protocol.cache = storage
-        node.protocol.call_find = _with_honest_expiry(node.protocol.call_find)
+        node.protocol.update_routing_table = _in_their_places(node.protocol.update_routing_table)
+        node.protocol.call_find = _without_claims(node.protocol)
         return cls(node)
 
     def retire(self) -> None:
@@ -133,26 +137,55 @@ class SwarmDHT:
         return {subkey: entry.value for subkey, entry in found.value.items()}
 
 
-Find = Callable[[PeerID, Collection[DHTID]], Any]
+def _place_of(peer: PeerID) -> DHTID:
+    """Where the peer stands in the DHT. Were it free to choose, one could surround a key, or take many places at once."""
+    return DHTID.generate(source=peer.to_bytes())
 
 
-def _with_honest_expiry(call_find: Find) -> Find:
-    """An answer expires when its last record does, whatever the peer that gave it says: a search ends at the first answer that
-    claims to live long enough, so an empty one that claims to live for ever would hide all others."""
+Update = Callable[..., Awaitable[None]]
+
+
+def _in_their_places(update: Update) -> Update:
+    """The routing table takes a peer at its own place only."""
+
+    async def update_routing_table(node_id: DHTID | None, peer: PeerID, responded: bool = True) -> None:
+        if node_id is None or node_id == _place_of(peer):
+            await update(node_id, peer, responded=responded)
+
+    return update_routing_table
+
+
+Find = Callable[[PeerID, Collection[DHTID]], Awaitable[Any]]
+
+
+def _without_claims(protocol: DHTProtocol) -> Find:
+    """Of an answer, only what can be checked: its signed records, and neighbours that this peer has met itself.
+
+    A search ends at the first answer that claims to live long enough, and never asks those who are farther away than neighbours
+    that may not exist: one peer could hide the records of all others.
+    """
+    call_find: Find = protocol.call_find
 
     async def find(peer: PeerID, keys: Collection[DHTID]) -> Any:
         answers = await call_find(peer, keys)
         if answers is None:
             return None
-        return {key: (_dated(value), nearest) for key, (value, nearest) in answers.items()}
+        return {
+            key: (
+                _dated(value),
+                {node: who for node, who in nearest.items() if protocol.routing_table.get(node_id=node) == who},
+            )
+            for key, (value, nearest) in answers.items()
+        }
 
     return find
 
 
 def _dated(value: ValueWithExpiration | None) -> ValueWithExpiration | None:
+    """The answer expires when its last record does. Reads the plain dictionary: the other fields are the sender's."""
     if value is None or not isinstance(value.value, DictionaryDHTValue):
         return None
     records = DictionaryDHTValue()
-    for subkey, entry in value.value.items():
+    for subkey, entry in value.value.data.items():
         records.store(subkey, entry.value, entry.expiration_time)
     return ValueWithExpiration(records, records.latest_expiration_time) if records else None

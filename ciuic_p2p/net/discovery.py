@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Protocol
 
 import structlog
@@ -30,6 +31,7 @@ SKEW_ALLOWANCE_S = 15 * 60
 LATEST_EXPIRY_S = 60 * 60
 """A record that expires later than this from now is refused: it would be clutter long after its peer has gone."""
 GOODBYE_LIMIT_S = 1.0
+MOST_RECORDS_KEPT = 1024
 MOST_LOST_PEERS = 1024
 """Remembered as lost; their records are long expired when they fall out."""
 
@@ -72,6 +74,8 @@ class Discovery:
         """The newest record of each peer, and when it came by the loop's clock."""
         self._gone: OrderedDict[PeerId, int] = OrderedDict()
         """Lost peers and the sequence number of their last record; only a higher one brings them back."""
+        # The same records come from several peers at every poll; each signature is checked once.
+        self._read = lru_cache(MOST_RECORDS_KEPT)(partial(decode_record, swarm=swarm))
         self._sequence = time.time_ns() // 1_000_000
         self._expires_at_s = 0
         self._publish_at = 0.0
@@ -79,9 +83,10 @@ class Discovery:
         self._task: asyncio.Task[None] | None = None
         network.set_rule(self._key, self._may_exist)
 
-    def start(self) -> None:
-        """Publishes at once and goes on by `pace`."""
+    def start(self) -> asyncio.Task[None]:
+        """Publishes at once and goes on by `pace`. The task never returns; it raises what `describe` or the listener raised."""
         self._task = asyncio.create_task(self._run(), name="discovery")
+        return self._task
 
     async def stop(self) -> None:
         """Says goodbye if that is possible within a second."""
@@ -141,7 +146,7 @@ class Discovery:
 
     def _take(self, subkey: str, value: bytes, now: float) -> None:
         try:
-            record = decode_record(value, self._swarm)
+            record = self._read(value)
         except MalformedMessage as error:  # the rule has refused such ones already
             log.warning("discovery.bad_record", subkey=subkey, error=str(error))
             return
@@ -186,7 +191,7 @@ class Discovery:
     def _may_exist(self, subkey: str, value: bytes, expires_at: float) -> bool:
         """The DHT's rule for the key of peer records, at every store and every read."""
         try:
-            record = decode_record(value, self._swarm)
+            record = self._read(value)
         except MalformedMessage:
             return False
         own_expiry = float(record.expires_at_s) == expires_at

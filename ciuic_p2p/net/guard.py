@@ -29,6 +29,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from ciuic_p2p.errors import P2PDown, PeerUnreachable
 from ciuic_p2p.net.multiaddrs import EncodedMultiaddr
 from ciuic_p2p.net.p2pd import LARGEST_UNARY_BYTES
+from ciuic_p2p.terms import PeerId
 
 log = structlog.get_logger()
 
@@ -88,15 +89,21 @@ class GuardedControl(ControlClient):  # type: ignore[misc]  # hivemind has no ty
         """As hivemind's, but leaves no connection behind when it fails. Raises PeerUnreachable, P2PDown."""
         wanted = p2pd_pb2.StreamOpenRequest(peer=peer_id.to_bytes(), proto=list(protocols))
         request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=wanted)
-        response, reader, writer = await self._ask(peer_id, request)
+        response, reader, writer = await self._ask(request, f"peer {peer_id}")
         return StreamInfo.from_protobuf(response.streamInfo), reader, writer
 
     async def connect(self, peer_id: PeerID, maddrs: Iterable[EncodedMultiaddr]) -> None:
         """Returns at once when there is a connection. Raises PeerUnreachable, P2PDown."""
         wanted = p2pd_pb2.ConnectRequest(peer=peer_id.to_bytes(), addrs=[address.to_bytes() for address in maddrs])
         request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=wanted)
-        _, _, writer = await self._ask(peer_id, request)
+        _, _, writer = await self._ask(request, f"peer {peer_id}")
         writer.close()
+
+    async def connected_peers(self) -> frozenset[PeerId]:
+        """Members and strangers. Raises P2PDown."""
+        response, _, writer = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), "the list of peers")
+        writer.close()
+        return frozenset(PeerId(PeerID(peer.id).to_base58()) for peer in response.peers)
 
     async def answer(self, remote: PeerID, proto: str, data: bytes) -> bytes:
         """What the handler registered for `proto` replies. Subclasses decide here who gets an answer."""
@@ -104,9 +111,9 @@ class GuardedControl(ControlClient):  # type: ignore[misc]  # hivemind has no ty
         return reply
 
     async def _ask(
-        self, peer_id: PeerID, request: p2pd_pb2.Request
+        self, request: p2pd_pb2.Request, wanted: str
     ) -> tuple[p2pd_pb2.Response, asyncio.StreamReader, asyncio.StreamWriter]:
-        """One request about a peer on a connection of its own, which is the caller's when p2pd said yes."""
+        """One request on a connection of its own, which is the caller's when p2pd said yes."""
         try:
             reader, writer = await self.daemon_connector.open_connection()
         except OSError:
@@ -117,10 +124,10 @@ class GuardedControl(ControlClient):  # type: ignore[misc]  # hivemind has no ty
                 await write_pbmsg(writer, request)
                 await read_pbmsg_safe(reader, response)
             if response.type == p2pd_pb2.Response.ERROR:
-                raise PeerUnreachable(f"peer {peer_id} cannot be reached: {_first_line(response.error.msg)}")
+                raise PeerUnreachable(f"{wanted} cannot be reached: {_first_line(response.error.msg)}")
         except TimeoutError:
             writer.close()
-            raise PeerUnreachable(f"peer {peer_id} cannot be reached within {self.call_limit_s} s") from None
+            raise PeerUnreachable(f"{wanted} cannot be reached within {self.call_limit_s} s") from None
         except (OSError, asyncio.IncompleteReadError):
             writer.close()
             raise P2PDown("the libp2p process is down") from None

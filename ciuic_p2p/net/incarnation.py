@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+
 from ciuic_p2p.errors import P2PDown
 from ciuic_p2p.net.addressbook import AddressBook
 from ciuic_p2p.net.admission import Admission
@@ -54,9 +56,11 @@ class Incarnation:
             p2p = GuardedP2P(control)
             await p2p.identify()
             return cls(p2pd, control, p2p, await SwarmDHT.create(p2p, lasting.validator, before))
-        except BaseException:
+        except BaseException as error:
             control.close()
             await p2pd.stop()
+            if isinstance(error, P2PDaemonError | OSError | asyncio.IncompleteReadError):
+                raise P2PDown(f"the libp2p process ended while it was set up: {error!r}") from None
             raise
 
     @property

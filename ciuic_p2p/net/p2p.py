@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 import structlog
 
-from ciuic_p2p.errors import P2PDown, PeerUnreachable, SwarmError
+from ciuic_p2p.errors import P2PDown, PeerUnreachable
 from ciuic_p2p.net.addressbook import MOST_ADDRESSES, AddressBook
 from ciuic_p2p.net.admission import Admission, Gate
 from ciuic_p2p.net.dht import Rule, SwarmValidator
@@ -212,8 +212,9 @@ class P2PNetwork:
         while True:
             try:
                 return await Incarnation.begin(lasting, before.dht)
-            except SwarmError as error:  # it has started before with the same settings, so it may again
-                log.warning("p2p.restart_failed", error=str(error), next_try_s=pause)
+            except Exception as error:
+                # Whatever it is (no memory, no descriptors, a port taken): it has started with these settings before.
+                log.warning("p2p.restart_failed", error=repr(error), next_try_s=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_RESTART_PAUSE_S)
 

@@ -86,7 +86,10 @@ class P2pd:
     async def launch(cls, settings: P2pdSettings) -> P2pd:
         """Raises AddressUnusable or LocalError when it will never start with these settings, P2PDown when it may later."""
         program = files("hivemind.hivemind_cli") / "p2pd"
-        folder = Path(tempfile.mkdtemp(prefix="ciuic-p2pd-"))
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="ciuic-p2pd-"))  # mode 0700; a home's path may be too long for a socket
+        except OSError as error:
+            raise LocalError(f"no temporary folder for the libp2p process's sockets: {error.strerror}") from None
         try:
             process = await asyncio.create_subprocess_exec(
                 str(program),

@@ -27,14 +27,12 @@ class ReachingControl(AdmittingControl):
         addresses = self._book.addresses_of(peer)
         if not addresses:
             return  # perhaps the peer has connected to us; the call will tell
-        peer_id = PeerID.from_base58(peer)
-        try:
-            await self.connect(peer_id, ())  # succeeds when connected, or when p2pd knows addresses that work
-        except PeerUnreachable:
-            reachable = await answering(addresses)
-            if not reachable:
-                raise
-            await self.connect(peer_id, map(EncodedMultiaddr, reachable))
+        if peer in await self.connected_peers():
+            return
+        reachable = await answering(addresses)
+        if not reachable:
+            raise PeerUnreachable(f"peer {peer} takes no connections at {', '.join(addresses)}")
+        await self.connect(PeerID.from_base58(peer), map(EncodedMultiaddr, reachable))
 
     async def open_stream(self, peer: PeerId, proto: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises PeerUnreachable, P2PDown."""

@@ -8,15 +8,16 @@ import os
 import signal
 import time
 
+import msgpack
 import pytest
 from hivemind.dht.routing import DHTID
-from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 from swarm_kit import QUICK, SWARM, eventually, new_identity, swarm, within_a_minute
 
 from ciuic_p2p.core.records import encode_record
+from ciuic_p2p.errors import P2PDown
 from ciuic_p2p.net.discovery import LATEST_EXPIRY_S
 
 KEY = f"ciuic/{SWARM}/peers"
@@ -207,14 +208,20 @@ def test_keys_without_a_rule_do_not_exist():
     within_a_minute(run())
 
 
-def answer_finds_with(peer, values, expires_at):
-    """`peer` turns hostile: its DHT answers every search with these (subkey, value, expiry), and this expiry of the whole."""
+def answer_finds_with(peer, values, maxsize=None):
+    """`peer` turns hostile: its DHT answers every search with these (subkey, value, expiry), valid for ever, and with
+    neighbours that do not exist and are nearest to the key."""
     protocol = peer.network._live.dht._node.protocol
-    lie = DictionaryDHTValue()
-    with lie.freeze():
-        for subkey, value, expiry in values:
-            lie.store(subkey, MSGPackSerializer.dumps(value), expiry)
-    result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=MSGPackSerializer.dumps(lie), expiration_time=expires_at)
+    items = [[subkey, MSGPackSerializer.dumps(value), expiry] for subkey, value, expiry in values]
+    lie = msgpack.ExtType(0x50, msgpack.packb([maxsize, float("inf"), items]))  # as DictionaryDHTValue.packb
+    nearest = DHTID.generate(source=KEY)
+    result = dht_pb2.FindResult(
+        type=dht_pb2.FOUND_DICTIONARY,
+        value=msgpack.packb(lie),
+        expiration_time=float("inf"),
+        nearest_node_ids=[DHTID(nearest ^ distance).to_bytes() for distance in range(20)],
+        nearest_peer_ids=[PeerID.from_base58(new_identity().peer_id).to_bytes() for _ in range(20)],
+    )
 
     async def answer(data, remote):
         request = dht_pb2.FindRequest.FromString(data)
@@ -223,18 +230,20 @@ def answer_finds_with(peer, values, expires_at):
     protocol.p2p._client.control.unary_handlers["DHTProtocol.rpc_find"] = answer
 
 
-def answer_finds_late(peer, release):
+def answer_finds_late(peer, release, asked=None):
     handlers = peer.network._live.control.unary_handlers
     honest = handlers["DHTProtocol.rpc_find"]
 
     async def answer(data, remote):
+        if asked is not None:
+            asked.set()
         await release.wait()
         return await honest(data, remote)
 
     handlers["DHTProtocol.rpc_find"] = answer
 
 
-@pytest.mark.parametrize("lie", ["nothing, valid for ever", "a false record", "an old record, valid for ever"])
+@pytest.mark.parametrize("lie", ["nothing", "a false record", "an old record, longer valid", "a size that is none"])
 def test_a_member_that_lies_hides_nobody(lie):
     async def run():
         async with swarm() as it:
@@ -247,20 +256,62 @@ def test_a_member_that_lies_hides_nobody(lie):
                 for expiry in (soon(300), soon(600))
             )
             values = {
-                "nothing, valid for ever": [],
+                "nothing": [],
                 "a false record": [(new_identity().peer_id, b"garbage", 1e12)],
-                "an old record, valid for ever": [(a.peer_id, old[1], 1e12)],
+                "an old record, longer valid": [(a.peer_id, old[1], 1e12)],
+                "a size that is none": [(a.peer_id, old[1], float(old[0]))],
             }[lie]
             assert await a.network.store(KEY, a.peer_id, new[1], new[0])
             b.network._live.dht._storage.clear()  # as in a swarm too large for every peer to hold every record
-            answer_finds_with(hostile, values, float("inf"))
+            answer_finds_with(hostile, values, "x" if lie == "a size that is none" else None)
             late = asyncio.Event()
             answer_finds_late(a, late)
+            control, called = b.network._live.control, set()
+            call = control.call_unary_handler
 
+            async def spy(peer_id, proto, data):
+                called.add(str(peer_id))
+                return await call(peer_id, proto, data)
+
+            control.call_unary_handler = spy
             search = asyncio.ensure_future(b.network.fetch(KEY))
             await asyncio.wait({search}, timeout=0.5)  # the lie arrives first
             late.set()
             assert await search == {a.peer_id: new[1]}
+            assert called == {a.peer_id, hostile.peer_id}, "neighbours that it made up are not looked for"
+
+    within_a_minute(run())
+
+
+def test_a_search_fails_at_once_when_the_child_process_dies():
+    async def run():
+        async with swarm() as it:
+            a = await it.started("a")
+            b = await it.started("b", a.network.join_addresses())
+            await eventually(lambda: b.network.contacts() == 1, "they have met")
+            asked = asyncio.Event()
+            answer_finds_late(a, asyncio.Event(), asked)
+            search = asyncio.ensure_future(b.network.fetch(KEY))
+            await asked.wait()
+            os.kill(b.network.child_pid, signal.SIGKILL)
+            with pytest.raises(P2PDown):
+                await search
+
+    within_a_minute(run())
+
+
+def test_a_member_takes_no_place_in_the_dht_but_its_own():
+    async def run():
+        async with swarm() as it:
+            a = await it.started("a")
+            hostile = await it.started("hostile", a.network.join_addresses())
+            await eventually(lambda: a.network.contacts() == 1, "they have met")
+            protocol = hostile.network._live.dht._node.protocol
+            for place in range(5):
+                protocol.node_info = dht_pb2.NodeInfo(node_id=DHTID(place).to_bytes())
+                assert await protocol.call_ping(PeerID.from_base58(a.peer_id)) is not None
+            table = a.network._live.dht._node.protocol.routing_table
+            assert len(table.uid_to_peer_id) == 1
 
     within_a_minute(run())
 

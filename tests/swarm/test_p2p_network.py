@@ -69,6 +69,38 @@ def test_a_peer_starts_alone_and_joins_when_the_other_comes_up():
     within_a_minute(run())
 
 
+def test_p2pd_is_not_asked_to_dial_a_peer_that_is_away(monkeypatch):
+    """It would back off from the address, for minutes after some failures, and find the peer that late when it is back."""
+    monkeypatch.setattr("ciuic_p2p.net.meetings.LONGEST_PAUSE_S", 0.3)
+
+    async def run():
+        async with swarm() as it:
+            identity = new_identity()
+            (address,) = settle_ports(("/ip4/127.0.0.1/tcp/0",))
+            away = await it.started("away", identity=identity, listen=(address,))
+            stays = await it.started("stays", away.network.join_addresses())
+            await eventually(lambda: stays.network.contacts() == 1, "they have met")
+            control, dials = stays.network._live.control, []
+            connect = control.connect
+
+            async def spy(peer_id, addresses):
+                dials.append(peer_id)
+                await connect(peer_id, addresses)
+
+            control.connect = spy
+            await away.network.stop()
+            while stays.network.contacts():
+                await stays.network._live.dht.ping(identity.peer_id)
+            attempts = stays.network._meetings._attempts
+            await eventually(lambda: identity.peer_id in attempts and attempts[identity.peer_id].failures > 3, "tried")
+            assert dials == []
+            back = await it.started("back", identity=identity, listen=(address,))
+            await eventually(lambda: back.network.contacts() == stays.network.contacts() == 1, "found again")
+            assert dials
+
+    within_a_minute(run())
+
+
 def test_a_killed_child_process_is_replaced_and_the_swarm_is_whole_again():
     async def run():
         async with swarm() as it:

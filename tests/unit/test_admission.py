@@ -37,11 +37,13 @@ def peer():
 
 
 def test_only_a_welcomed_peer_is_admitted(peer):
-    door = Admission(ListGate(peer), lambda: 0.0)
+    now = [0.0]
+    door = Admission(ListGate(peer), lambda: now[0])
     assert not door.is_admitted(peer)
     with pytest.raises(NotAMember):
         door.welcome(peer, b"false")
     assert not door.is_admitted(peer)
+    now[0] += admission.REFUSAL_PAUSE_S
     door.welcome(peer, b"token")
     assert door.is_admitted(peer)
     door.forget(peer)
@@ -71,6 +73,20 @@ def test_a_huge_token_and_an_id_that_is_no_key_never_reach_the_gate(peer):
     with pytest.raises(NotAMember):
         door.welcome("QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG", b"token")
     assert gate.asked_at == []
+
+
+def test_one_that_was_refused_is_not_looked_at_again_for_a_second(peer):
+    now = [1000.0]
+    gate = ListGate()
+    door = Admission(gate, lambda: now[0])
+    for _ in range(5):
+        with pytest.raises(NotAMember):
+            door.welcome(peer, b"token")
+    assert len(gate.asked_at) == 1
+    gate.members.add(peer)
+    now[0] += admission.REFUSAL_PAUSE_S
+    door.welcome(peer, b"token")
+    assert door.is_admitted(peer)
 
 
 def test_the_list_of_admitted_peers_is_bounded(monkeypatch):
