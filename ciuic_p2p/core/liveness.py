@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from ciuic_p2p.terms import PeerId
 
 SILENT_PERIODS = 3
+"""For a peer whose session broke and was not dialled again: it has died, or its network has."""
+
+FROZEN_PERIODS = 8
+"""For a peer whose session is open: a full link may hold up or drop a few probes, so that takes longer to believe."""
 
 
 @dataclass(slots=True)
@@ -19,6 +23,10 @@ class _Presence:
     """Of the peer's daemon: another value is another life, which remembers nothing."""
     silent_periods: int = 0
     is_open: bool = True
+
+    @property
+    def patience(self) -> int:
+        return FROZEN_PERIODS if self.is_open else SILENT_PERIODS
 
 
 class Liveness:
@@ -58,7 +66,7 @@ class Liveness:
         """Call before each probe. Returns the peers that are lost now; they are forgotten until they introduce themselves."""
         for presence in self._present.values():
             presence.silent_periods += 1
-        lost = tuple(peer for peer, presence in self._present.items() if presence.silent_periods > SILENT_PERIODS)
+        lost = tuple(peer for peer, presence in self._present.items() if presence.silent_periods > presence.patience)
         for peer in lost:
             del self._present[peer]
         return lost

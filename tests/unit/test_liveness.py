@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from ciuic_p2p.core.liveness import SILENT_PERIODS, Liveness
+from ciuic_p2p.core.liveness import FROZEN_PERIODS, SILENT_PERIODS, Liveness
 from ciuic_p2p.terms import PeerId
 
 A, B = PeerId("a"), PeerId("b")
 
 
-def test_a_silent_peer_is_lost_after_three_periods_and_only_once():
+def test_a_dead_peer_is_lost_after_three_periods_and_only_once():
     liveness = Liveness()
     liveness.introduced(A, 1)
+    liveness.session_closed(A)
     lost = [liveness.period_passed() for _ in range(SILENT_PERIODS + 3)]
     assert lost == [()] * SILENT_PERIODS + [(A,)] + [()] * 2
+
+
+def test_a_frozen_peer_whose_session_is_open_gets_more_patience():
+    liveness = Liveness()
+    liveness.introduced(A, 1)
+    lost = [liveness.period_passed() for _ in range(FROZEN_PERIODS + 1)]
+    assert lost == [()] * FROZEN_PERIODS + [(A,)]
 
 
 def test_a_peer_that_answers_stays():
