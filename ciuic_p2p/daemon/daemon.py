@@ -187,9 +187,8 @@ class Daemon:
         )
 
     def _sessions_settings(self) -> SessionsSettings:
-        return SessionsSettings(
-            listen=(self.config.session_listen,), name=self.config.name, lanes=LaneLimits(count=self.config.lanes_per_peer)
-        )
+        lanes = LaneLimits(count=self.config.lanes_per_peer, most_mbps=self.config.lane_mbps)
+        return SessionsSettings(listen=(self.config.session_listen,), name=self.config.name, lanes=lanes)
 
     def _surroundings(self, tasks: asyncio.TaskGroup) -> Surroundings:
         return Surroundings(
