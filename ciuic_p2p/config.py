@@ -44,6 +44,8 @@ class DaemonConfig:
     """host:port of status, metrics and dashboard."""
     probe_period_s: float
     lanes_per_peer: int
+    lane_mbps: float | None
+    """What each lane may send at most; None: as fast as the path carries it."""
     log_level: str
     json: bool
     """Print the ready line as JSON."""
@@ -204,6 +206,12 @@ def _lane_count(value: object) -> int:
     return value
 
 
+def _rate_mbps(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.01 <= value <= 1e6:
+        raise ValueError("give Mbit/s between 0.01 and 1000000")
+    return float(value)
+
+
 def _log_level(value: object) -> str:
     level = _text(value).lower()
     if level not in ("debug", "info", "warning", "error"):
@@ -261,6 +269,7 @@ SETTINGS = (
     Setting("http", "--http", str, _host_port, lambda: "127.0.0.1:0"),
     Setting("probe_period_s", "--probe-period-s", _as_number(float), _period_s, lambda: 1.0),
     Setting("lanes_per_peer", "--lanes-per-peer", _as_number(int), _lane_count, lambda: 2),
+    Setting("lane_mbps", "--lane-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),
 )
 

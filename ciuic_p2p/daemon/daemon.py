@@ -86,11 +86,11 @@ class Daemon:
         """Raises AddressUnusable, HomeUnusable, P2PDown."""
         await self._exit.__aenter__()
         self._exit.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+        self._exit.push_async_callback(self._network.stop)  # after the sessions: relayed ones say goodbye through it
         self._bound = await self._sessions.start()
         self._exit.push_async_callback(self._sessions.stop)
         self._neighbours.sessions = self._sessions
         await self._network.start()
-        self._exit.push_async_callback(self._network.stop)
         self._network.set_stream_handler(self._sessions.accept_stream)
         self._sessions.use_relay(self._network.open_stream)
         tasks = await self._exit.enter_async_context(_Tasks())
@@ -187,9 +187,8 @@ class Daemon:
         )
 
     def _sessions_settings(self) -> SessionsSettings:
-        return SessionsSettings(
-            listen=(self.config.session_listen,), name=self.config.name, lanes=LaneLimits(count=self.config.lanes_per_peer)
-        )
+        lanes = LaneLimits(count=self.config.lanes_per_peer, most_mbps=self.config.lane_mbps)
+        return SessionsSettings(listen=(self.config.session_listen,), name=self.config.name, lanes=lanes)
 
     def _surroundings(self, tasks: asyncio.TaskGroup) -> Surroundings:
         return Surroundings(

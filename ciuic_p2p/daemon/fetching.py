@@ -42,6 +42,7 @@ class Fetch:
         self._state: OuterState | None = None
         self._missing: set[int] = set()
         self._willing: list[PeerId] = []
+        self._refused: set[PeerId] = set()
         self._changed = asyncio.Event()
         self._lock = threading.Lock()
 
@@ -49,7 +50,9 @@ class Fetch:
         """None when no donor could give it."""
         for donor in self._donors:
             self._ask(donor, AskState(run=self._run, epoch=self._epoch, state_hash=self._state_hash))
-        if not await self._wait(lambda: bool(self._willing), OFFER_LIMIT_S):
+        all_asked = set(self._donors)
+        await self._wait(lambda: bool(self._willing) or self._refused >= all_asked, OFFER_LIMIT_S)
+        if not self._willing:
             return None
         for _ in range(MOST_STALLS):
             self._ask_for_missing()
@@ -65,7 +68,11 @@ class Fetch:
 
     def offered(self, sender: PeerId, offer: StateOffer) -> None:
         """In the loop's thread. Raises MalformedMessage when the manifest is not that of the wanted hash."""
-        if sender not in self._donors or offer.state_hash != self._state_hash or not offer.manifest:
+        if sender not in self._donors or offer.state_hash != self._state_hash:
+            return
+        if not offer.manifest:  # it has moved on since it said that it has this state
+            self._refused.add(sender)
+            self._changed.set()
             return
         manifest = StateManifest.from_wire(msgpack.unpackb(offer.manifest, strict_map_key=True))
         if (manifest.epoch, manifest.state_hash) != (self._epoch, self._state_hash):

@@ -26,7 +26,7 @@ from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.outbox import Outbox
 from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
 from ciuic_p2p.net.tasks import TaskSet
-from ciuic_p2p.net.wires import Wire
+from ciuic_p2p.net.wires import Wire, limit_rate
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
@@ -42,6 +42,8 @@ class LaneLimits:
     """How many lanes, and how they are kept."""
 
     count: int = 2
+    most_mbps: float | None = None
+    """Of each lane, in the direction that this peer sends; only direct lanes keep to it."""
     most_accepted: int = 64
     frames_per_key: int = FRAMES_PER_KEY
     shortest_delay_s: float = 0.1
@@ -158,6 +160,8 @@ class LaneGroup:
         await self._start(connection, opening, dialled=True).wait()
 
     def _start(self, connection: socket.socket, opening: LaneOpening, *, dialled: bool) -> asyncio.Event:
+        if self._limits.most_mbps is not None:
+            limit_rate(connection, self._limits.most_mbps)
         away, towards = lane_secrets(self._parts.keys.secret, opening.number, opening.salt)
         ours, theirs = (away, towards) if dialled else (towards, away)
         parts = LaneParts(

@@ -28,6 +28,7 @@ def test_defaults_are_a_whole_configuration() -> None:
     assert config.session_listen == "0.0.0.0:0"
     assert config.http == "127.0.0.1:0"
     assert (config.probe_period_s, config.lanes_per_peer, config.joins, config.token) == (1.0, 2, (), None)
+    assert config.lane_mbps is None
 
 
 def test_flag_beats_environment_beats_profile_beats_default(tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_sessions_listen_beside_libp2p(listen: str, expected: str) -> None:
         ("probe_period_s = true", "give seconds"),
         ("probe_period_s = '1'", "give seconds"),
         ("lanes_per_peer = 0", "whole number between 1 and 64"),
+        ("lane_mbps = 0", "give Mbit/s"),
         ("log_level = 'loud'", "give debug, info"),
         ("token_file = 'absent'", "cannot be read"),
         ("name = ", "is not TOML"),
@@ -101,10 +103,15 @@ def test_the_error_names_where_the_value_came_from(flags: dict[str, Any], enviro
 
 
 def test_lists_and_numbers_are_read_from_the_environment() -> None:
-    environ = {"CIUIC_JOIN": f"ciuic1abc,{PEER}", "CIUIC_PROBE_PERIOD_S": "0.5", "CIUIC_LANES_PER_PEER": "4"}
+    environ = {
+        "CIUIC_JOIN": f"ciuic1abc,{PEER}",
+        "CIUIC_PROBE_PERIOD_S": "0.5",
+        "CIUIC_LANES_PER_PEER": "4",
+        "CIUIC_LANE_MBPS": "2.5",
+    }
     config = load_config({}, None, environ)
     assert config.joins == ("ciuic1abc", PEER)
-    assert (config.probe_period_s, config.lanes_per_peer) == (0.5, 4)
+    assert (config.probe_period_s, config.lanes_per_peer, config.lane_mbps) == (0.5, 4, 2.5)
 
 
 def test_a_missing_profile_is_named(tmp_path: Path) -> None:

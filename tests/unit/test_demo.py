@@ -16,15 +16,18 @@ from ciuic_p2p.lab.demo.peer import Tally
 from ciuic_p2p.lab.demo.processes import Child
 from ciuic_p2p.lab.demo.scenario import Scenario, plain_data_parallel_bytes, shipped_scenario
 from ciuic_p2p.lab.demo.show import run_demo
-from ciuic_p2p.lab.demo.verdict import PeerResult, Recovery, draw_results, shortfalls, tell_recovery
+from ciuic_p2p.lab.demo.stage import LoopbackStage
+from ciuic_p2p.lab.demo.verdict import PeerResult, Recovery, differing_epochs, draw_results, shortfalls, tell_recovery
 
 GOOD = PeerResult(
     name="node-us", epoch=20, samples=16_000, accuracy=0.97, bytes_sent=16_000_000, plain_bytes=3.2e9, state_hash="ab" * 32
 )
 
+BACK = Recovery(killed="node-as", epoch=6, others_s=2.04, state_s=5, back_s=9)
+
 
 def test_equal_replicas_above_the_accuracy_fall_short_of_nothing() -> None:
-    assert shortfalls([GOOD, replace(GOOD, name="node-eu", samples=9)], 0.95) == []
+    assert shortfalls([GOOD, replace(GOOD, name="node-eu", samples=9)], BACK, 0.95) == []
 
 
 @pytest.mark.parametrize(
@@ -39,21 +42,32 @@ def test_equal_replicas_above_the_accuracy_fall_short_of_nothing() -> None:
     ],
 )
 def test_each_way_to_fall_short_is_named(change: dict[str, object], says: str) -> None:
-    found = shortfalls([GOOD, replace(GOOD, name="node-eu", **change)], 0.95)
+    found = shortfalls([GOOD, replace(GOOD, name="node-eu", **change)], BACK, 0.95)
     assert len(found) == 1
     assert says in found[0]
 
 
 def test_peers_that_agree_on_having_no_state_are_not_equal_replicas() -> None:
-    assert shortfalls([replace(GOOD, state_hash=None)] * 2, 0.95)
+    assert shortfalls([replace(GOOD, state_hash=None)] * 2, BACK, 0.95)
+
+
+def test_a_peer_that_never_took_part_again_is_named() -> None:
+    recovery = replace(BACK, back_s=None)
+    assert shortfalls([GOOD], recovery, 0.95) == ["node-as did not take part again before the end"]
+    assert "never took part" in tell_recovery(recovery)
+
+
+def test_epochs_with_two_states_are_found() -> None:
+    assert differing_epochs([{1: "a", 2: "b"}, {2: "b", 3: "c"}, {3: "d"}]) == [3]
 
 
 def test_the_table_fits_a_terminal_and_shows_what_was_saved() -> None:
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115  closed with the test's process
     console.print(draw_results([GOOD]))
-    console.print(tell_recovery(Recovery(killed="node-as", epoch=6, others_s=2.04, back_s=9)))
+    console.print(tell_recovery(BACK), soft_wrap=True)
     text = console.export_text()
-    for part in ("node-us", "16,000", "97.0%", "16.0 MB", "3.2 GB", "200×", "abababababab", "2.0 s later"):
+    in_table = ("node-us", "16,000", "97.0%", "16.0 MB", "3.2 GB", "200×", "abababababab")
+    for part in (*in_table, "2.0 s later", "after 5.0 s", "after 9.0 s"):
         assert part in text
 
 
@@ -76,12 +90,25 @@ def test_a_tally_adds_up_over_a_peers_lives() -> None:
     tally.begin_daemon()
     tally.begin_trainer()
     tally.take_status({"bytes_sent": 100})
-    tally.take_round({"epoch": 6, "samples": 50, "accuracy": 0.9, "parameters": 7})
+    tally.take_round({**round_of(6), "samples": 50, "accuracy": 0.9, "parameters": 7})
     tally.begin_daemon()
     tally.begin_trainer()
     tally.take_status({"bytes_sent": 30})
-    tally.take_round({"epoch": 9, "samples": 20})
+    tally.take_round({**round_of(9), "samples": 20, "counted": False})
     assert (tally.bytes_sent, tally.samples, tally.epoch, tally.accuracy, tally.parameters) == (130, 70, 9, 0.9, 7)
+    assert (tally.counted_epoch, tally.hashes) == (6, {6: "hash 6", 9: "hash 9"})
+
+
+def round_of(epoch: int) -> dict[str, object]:
+    return {"epoch": epoch, "counted": True, "state_hash": f"hash {epoch}"}
+
+
+def test_on_loopback_every_peer_keeps_a_port_of_its_own_and_a_share_of_its_up_link() -> None:
+    stage = LoopbackStage("as asked for", shipped_scenario().topology)
+    ports = [int(stage.listen(name).rpartition("/")[2]) for name in ("node-us", "node-eu", "node-as")]
+    assert len({*ports, *(port + 1 for port in ports)}) == 6
+    assert stage.settings() == {"CIUIC_LANE_MBPS": "25.0"}
+    assert "Only rates are emulated: each lane sends at most 25 Mbit/s" in stage.sentence
 
 
 def start(tmp_path: Path, script: str) -> Child:

@@ -28,6 +28,10 @@ class Tally:
     """What a peer did, its lives before a kill included."""
 
     epoch: int = 0
+    counted_epoch: int = 0
+    """The last one whose round this peer's own contribution was in."""
+    hashes: dict[int, str] = field(default_factory=dict)
+    """Epoch → state hash, as its trainer loaded it."""
     accuracy: float | None = None
     parameters: int = 0
     _of_daemon: list[int] = field(default_factory=list)
@@ -58,6 +62,9 @@ class Tally:
     def take_round(self, line: dict[str, Any]) -> None:
         """A line of the trainer."""
         self.epoch = max(self.epoch, line["epoch"])
+        self.hashes[line["epoch"]] = line["state_hash"]
+        if line["counted"]:
+            self.counted_epoch = self.epoch
         self.parameters = line.get("parameters", self.parameters)
         self._of_trainer[-1] = line["samples"]
         if line.get("accuracy") is not None:
@@ -83,7 +90,7 @@ class DemoPeer:
         """Returns at once; `ready` tells when it is up."""
         argv = [sys.executable, "-m", "ciuic_p2p", "start", "--json", "--home", str(self._home), "--name", self.name]
         argv += ["--region", self._scenario.region_of(self.name)]
-        argv += ["--listen", f"/ip4/{self._stage.address(self.name)}/tcp/0"]
+        argv += ["--listen", self._stage.listen(self.name)]
         argv += ["--join", join] if join else []
         self._home.mkdir(mode=0o700, exist_ok=True)
         self.ready = None
@@ -143,9 +150,9 @@ class DemoPeer:
         return alive.issuperset(names)
 
     def state(self) -> tuple[int, str] | None:
-        """Epoch and state hash of the run in its daemon."""
-        runs = (self.view("status") or {}).get("runs") or [None]
-        return (runs[0]["epoch"], runs[0]["state_hash"]) if runs[0] else None
+        """Epoch and state hash of the run in its daemon; None while it holds no state."""
+        runs = (self.view("status") or {}).get("runs") or [{}]
+        return (runs[0]["epoch"], runs[0]["state_hash"]) if runs[0].get("state_hash") else None
 
     @property
     def finished(self) -> bool:
@@ -154,7 +161,8 @@ class DemoPeer:
 
     def _start(self, what: str, argv: list[str]) -> Child:
         # one thread for each trainer: there are more of them than cores
-        environment = child_environment(CIUIC_HOME=str(self._home), OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
+        own = {"CIUIC_HOME": str(self._home), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = child_environment(**own, **self._stage.settings())
         log = self._folder / f"{self.name}.{what}.log"
         return Child(f"{self.name}'s {what}", self._stage.command(self.name, argv), log, environment)
 

@@ -17,7 +17,7 @@ from ciuic_p2p.errors import ConfigError, LocalError, SwarmError
 from ciuic_p2p.lab.demo.peer import DemoPeer
 from ciuic_p2p.lab.demo.scenario import Scenario, plain_data_parallel_bytes, shipped_scenario, training_script
 from ciuic_p2p.lab.demo.stage import Stage, open_stage
-from ciuic_p2p.lab.demo.verdict import PeerResult, Recovery, draw_results, shortfalls, tell_recovery
+from ciuic_p2p.lab.demo.verdict import PeerResult, Recovery, differing_epochs, draw_results, shortfalls, tell_recovery
 
 TICK_S = 0.1
 STATUS_PERIOD_S = 1.0
@@ -40,7 +40,7 @@ def run_demo(folder: Path | None, *, keep: bool, loopback: bool) -> int:
     with _ends_on_sigterm():
         try:
             with open_stage(scenario.topology, loopback=loopback) as stage:
-                console.print(stage.sentence)
+                console.print(stage.sentence, soft_wrap=True, highlight=False)
                 found = _Show(scenario, stage, folder, console).perform()
         except SwarmError:
             console.print(f"Homes and logs are in {folder}")
@@ -88,11 +88,14 @@ class _Show:
             for peer in self._peers.values():
                 peer.end()
         self._console.print(draw_results(results))
-        self._console.print("float32: what plain data parallel would have sent for the same samples, averaging at every step.")
-        self._console.print(tell_recovery(recovery), highlight=False)
-        found = shortfalls(results, self._scenario.least_accuracy)
+        self._tell("float32: what plain data parallel would have sent for the same samples, averaging at every step.")
+        self._tell(tell_recovery(recovery))
+        found = shortfalls(results, recovery, self._scenario.least_accuracy)
+        hashes = [peer.tally.hashes for peer in self._peers.values()]
+        found += [f"the replicas differed at epoch {epoch}" for epoch in differing_epochs(hashes)]
         if not found:
-            self._say(f"[green]✓[/green] The replicas are bit-identical: state hash {results[0].state_hash}")
+            self._tell("[green]✓[/green] The replicas were bit-identical after every epoch. The last state hash:")
+            self._tell(f"  {results[0].state_hash}")
         return found
 
     def _start_swarm(self) -> None:
@@ -127,21 +130,26 @@ class _Show:
         back_at = epoch + scenario.back_after_epochs
         self._until(lambda: self._epoch_of_survivors() >= back_at, TRAINING_S, "the others go on")
 
-        back_s = self._bring_back(victim)
+        state_s, back_s = self._bring_back(victim)
         self._until(lambda: all(peer.finished for peer in self._peers.values()), TRAINING_S, "the run ends")
-        return Recovery(killed=victim.name, epoch=epoch, others_s=others_s, back_s=back_s)
+        return Recovery(killed=victim.name, epoch=epoch, others_s=others_s, state_s=state_s, back_s=back_s)
 
-    def _bring_back(self, victim: DemoPeer) -> float:
-        """Seconds from its start until its trainer finished an epoch again."""
+    def _bring_back(self, victim: DemoPeer) -> tuple[float, float | None]:
+        """Seconds from its start until it held the state, and until its contribution was in an epoch's result again."""
         reached = victim.tally.epoch
         started_s = time.monotonic()
         victim.start_daemon(self._join)
         victim.start_trainer()
         self._say(f"{victim.name} started again")
-        self._until(lambda: victim.tally.epoch > reached, TRAINING_S, f"{victim.name} comes back")
+        self._until(lambda: victim.ready is not None and victim.state() is not None, STARTING_S, "it takes the state")
+        state_s = time.monotonic() - started_s
+        self._say(f"{victim.name} took the others' state after {state_s:.1f} s")
+        self._until(lambda: victim.tally.counted_epoch > reached or victim.finished, TRAINING_S, f"{victim.name} comes back")
+        if victim.tally.counted_epoch <= reached:
+            return state_s, None
         back_s = time.monotonic() - started_s
-        self._say(f"{victim.name} took part again after {back_s:.1f} s, at epoch {victim.tally.epoch}")
-        return back_s
+        self._say(f"{victim.name} took part again after {back_s:.1f} s, at epoch {victim.tally.counted_epoch}")
+        return state_s, back_s
 
     def _compare(self) -> list[PeerResult]:
         """Waits until all replicas are the same, for a while, and takes them as they are."""
@@ -201,6 +209,9 @@ class _Show:
         if not note and tally.accuracy is not None:
             note = f"accuracy {tally.accuracy:.1%}"
         self._progress.update(self._bars[peer.name], completed=tally.epoch, note=note)
+
+    def _tell(self, what: str) -> None:
+        self._console.print(what, highlight=False, soft_wrap=True)
 
     def _say(self, what: str) -> None:
         self._console.print(f"[dim]{time.monotonic() - self._began_s:5.1f} s[/dim]  {what}", highlight=False)

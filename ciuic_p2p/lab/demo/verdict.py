@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -35,13 +35,26 @@ class Recovery:
     """That the others had finished."""
     others_s: float
     """From the kill until the others finished an epoch without it."""
-    back_s: float
-    """From its second start until it finished an epoch with the others."""
+    state_s: float
+    """From its second start until its daemon held the others' state."""
+    back_s: float | None
+    """From its second start until it finished an epoch whose result its contribution is in; None: the run was over before."""
 
 
-def shortfalls(results: Sequence[PeerResult], least_accuracy: float) -> list[str]:
+def differing_epochs(hashes: Iterable[Mapping[int, str]]) -> list[int]:
+    """Epochs of which two peers saw different states. hashes: epoch → state hash, of each peer."""
+    seen: dict[int, set[str]] = {}
+    for of_peer in hashes:
+        for epoch, state_hash in of_peer.items():
+            seen.setdefault(epoch, set()).add(state_hash)
+    return sorted(epoch for epoch, states in seen.items() if len(states) > 1)
+
+
+def shortfalls(results: Sequence[PeerResult], recovery: Recovery, least_accuracy: float) -> list[str]:
     """What must not be; empty when all is well."""
     found = []
+    if recovery.back_s is None:
+        found.append(f"{recovery.killed} did not take part again before the end")
     if len({(result.epoch, result.state_hash) for result in results}) != 1 or results[0].state_hash is None:
         states = ", ".join(f"{result.name} {(result.state_hash or 'none')[:12]} at epoch {result.epoch}" for result in results)
         found.append(f"the replicas differ: {states}")
@@ -77,7 +90,8 @@ def tell_recovery(recovery: Recovery) -> str:
     """In words."""
     return (
         f"{recovery.killed} was killed after epoch {recovery.epoch} (kill -9, daemon and trainer). The others finished the next"
-        f" epoch {recovery.others_s:.1f} s later; once started again it took part {recovery.back_s:.1f} s later."
+        f" epoch {recovery.others_s:.1f} s later. Started again, it held their state after {recovery.state_s:.1f} s"
+        + (f" and took part after {recovery.back_s:.1f} s." if recovery.back_s is not None else " and never took part.")
     )
 
 

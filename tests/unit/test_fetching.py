@@ -1,0 +1,68 @@
+"""Taking a state from donors: what they answer, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgpack
+import numpy as np
+
+from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
+from ciuic_p2p.daemon.fetching import Fetch
+from ciuic_p2p.tensors.outer import OuterState
+from ciuic_p2p.tensors.state import StateManifest, piece_bytes
+from ciuic_p2p.terms import PeerId, StateHash
+
+DONORS = (PeerId("donor-a"), PeerId("donor-b"))
+EPOCH = 7
+
+
+def make_state() -> tuple[OuterState, StateManifest]:
+    values = np.arange(1000, dtype=np.float32)
+    state = OuterState(anchor=values, momentum=-values[:900])
+    return state, StateManifest.describe(state, EPOCH)
+
+
+def offer(state_hash: StateHash, manifest: StateManifest | None) -> StateOffer:
+    packed = msgpack.packb(manifest.to_wire()) if manifest is not None else b""
+    return StateOffer(run="mnist", epoch=EPOCH, state_hash=state_hash, manifest=packed)
+
+
+def test_a_fetch_ends_at_once_when_every_donor_has_moved_on() -> None:
+    async def scenario() -> None:
+        asked: list[PeerId] = []
+        fetch = Fetch("mnist", EPOCH, StateHash("ab"), DONORS, lambda peer, _: asked.append(peer))
+        running = asyncio.ensure_future(fetch.run())
+        await asyncio.sleep(0)
+        assert asked == list(DONORS)
+        for donor in DONORS:
+            assert not running.done()
+            fetch.offered(donor, offer(StateHash("ab"), None))
+        async with asyncio.timeout(2):  # far less than what it waits for donors that say nothing
+            assert await running is None
+
+    asyncio.run(scenario())
+
+
+def test_what_one_donor_refuses_another_gives() -> None:
+    async def scenario() -> None:
+        state, manifest = make_state()
+        refusing, giving = DONORS
+
+        def send(peer: PeerId, message: Message) -> None:
+            if isinstance(message, AskState):
+                loop.call_soon(fetch.offered, peer, offer(manifest.state_hash, manifest if peer == giving else None))
+            elif isinstance(message, AskPieces):
+                assert peer == giving
+                for piece in message.pieces:
+                    payload = memoryview(piece_bytes(manifest.span(piece).of(state)))
+                    loop.call_soon(fetch.piece_arrived, peer, piece, payload)
+
+        loop = asyncio.get_running_loop()
+        fetch = Fetch("mnist", EPOCH, manifest.state_hash, (refusing, giving), send)
+        found = await fetch.run()
+        assert found is not None
+        assert np.array_equal(found[0].anchor, state.anchor)
+        assert np.array_equal(found[0].momentum, state.momentum)
+
+    asyncio.run(scenario())
