@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from ciuic_p2p.testing.sim import SimPeer, SimSwarm
+from ciuic_p2p.terms import PeerId
+from ciuic_p2p.testing.sim import Result, SimPeer, SimSwarm
 
 
 def holds_of_every_lineage(peers: list[SimPeer]) -> None:
@@ -21,13 +22,21 @@ def holds_of_every_lineage(peers: list[SimPeer]) -> None:
             for result in step:
                 names = [name for name, _, _ in result]
                 assert len(names) == len(set(names)), "a peer counted twice in one part"
-        for epoch, action in peer.finished.items():
+        for epoch in peer.finished:
             if epoch >= len(peer.state.history):
                 continue
-            whole = {(name, samples) for name, samples in action.contributors if samples > 0}
+            whole = contributors_agreed(peer.state.history[epoch], epoch, peers)
             for result in peer.state.history[epoch]:
                 counted = {(name, samples) for name, _, samples in result}
                 assert whole <= counted, "a survivor's contribution is missing in a part"
+
+
+def contributors_agreed(step: tuple[Result, ...], epoch: int, peers: list[SimPeer]) -> set[tuple[PeerId, int]]:
+    """Whom all that ended the epoch with this result take for its contributors. One alone may not know yet, when the result
+    reaches it before the fence, that somebody was lost."""
+    alike = [p for p in peers if epoch in p.finished and p.state is not None and p.state.history[epoch : epoch + 1] == (step,)]
+    told = [{(name, samples) for name, samples in p.finished[epoch].contributors if samples > 0} for p in alike]
+    return set.intersection(*told)
 
 
 def hashes(peers: list[SimPeer]) -> dict[int, set[str]]:
