@@ -82,7 +82,7 @@ def test_the_shipped_scenario_is_sound_and_kills_one_that_joined() -> None:
     with pytest.raises(ValueError, match="one that joined"):
         Scenario(topology=scenario.topology, killed="node-us")
     with pytest.raises(ValueError, match="before the end"):
-        Scenario(topology=scenario.topology, killed_at_epoch=31)
+        Scenario(topology=scenario.topology, killed_at_epoch=38)
 
 
 def test_a_tally_adds_up_over_a_peers_lives() -> None:

@@ -17,12 +17,12 @@ class Scenario:
     """One peer for each host of the topology; the first starts the swarm and the others join it."""
 
     topology: Topology
-    epochs: int = 32
+    epochs: int = 40
     inner_steps: int = 25
     batch_size: int = 32
     killed: str = "node-as"
     """Daemon and trainer of this peer are killed at once."""
-    killed_at_epoch: int = 8
+    killed_at_epoch: int = 12
     back_after_epochs: int = 2
     """How many epochs the others finish without it before it is started again."""
     least_accuracy: float = 0.95
