@@ -92,8 +92,8 @@ class Round:
         self._report_due: tuple[PeerId, int] | None = None
         self._first_ready_s: float | None = None
         self._all_ready_s: float | None = None
-        self._progress_s = now
-        self._progress_seen = -1
+        self.progress_s = now
+        self.progress_seen = -1
 
     # -- what others may ask -------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Round:
         if self._roll_call is not None:
             return self._roll_call.deadline_s
         if self._all_ready_s is not None:
-            return min(self._progress_s + self._waits() * self.plan.patience_s, self._give_up_s())
+            return min(self.progress_s + self._waits() * self.plan.patience_s, self._give_up_s())
         if self._first_ready_s is not None and self.me in self.samples:
             return self._straggler_deadline_s()
         return None
@@ -276,7 +276,7 @@ class Round:
 
     def _note_readiness(self, now: float) -> None:
         if self._all_ready_s is None and all(p in self.samples for p in self._expected()):
-            self._all_ready_s = self._progress_s = now
+            self._all_ready_s = self.progress_s = now
 
     def _publish_if_complete(self, part: int) -> list[RoundAction]:
         """Closes a part once everyone it waits for was added (or refused): no later contribution can enter it."""
@@ -296,7 +296,7 @@ class Round:
     # -- results and the end -------------------------------------------------------------------------------------------
 
     def _result_arrived(self, now: float) -> list[RoundAction]:
-        self._progress_s = now
+        self.progress_s = now
         return self._report_if_due() + self._end_if_resolved(now)
 
     def _end_if_resolved(self, now: float) -> list[RoundAction]:
@@ -357,7 +357,7 @@ class Round:
         self.lost |= set(fence.lost)
         self.excused |= set(fence.excused)
         self._waited_for = None
-        self._progress_s = now
+        self.progress_s = now
         self._note_readiness(now)
         return self._publish_all_complete()
 
@@ -386,7 +386,7 @@ class Round:
             return [SendMessage(to=(to,), message=report)]
         if self._roll_call is not None:
             self._roll_call.reports[self.me] = report
-        return self._close_roll_call(self._progress_s if now is None else now)
+        return self._close_roll_call(self.progress_s if now is None else now)
 
     def _report(self, term: int) -> Report:
         missing = [
@@ -423,7 +423,7 @@ class Round:
         if call is None or call.waiting or self.me not in call.reports:
             return []
         self._roll_call = None
-        self._progress_s = now
+        self.progress_s = now
         reports = {peer: call.reports[peer] for peer in self.members() if peer in call.reports}
         assignments = reassign(self.owner, self.lost, self.excused, reports)
         if assignments:
@@ -438,7 +438,7 @@ class Round:
     def _judge_progress(self, reports: dict[PeerId, Report], now: float) -> list[RoundAction]:
         """After a roll call without losses: when nothing moved since the last one, somebody must go."""
         seen = count_progress(reports)
-        moved, self._progress_seen = seen > self._progress_seen, max(seen, self._progress_seen)
+        moved, self.progress_seen = seen > self.progress_seen, max(seen, self.progress_seen)
         if moved or any(report.finished for report in reports.values()):
             return self._remind(reports)
         culprit = name_culprit(self.owner, self.me, reports)
@@ -491,7 +491,7 @@ class Round:
         for assignment in repair.assignments:
             if assignment.part < len(self.parts) and assignment.owner in self.members():
                 actions += self._take_assignment(assignment, repair.term)
-        self._progress_s = now
+        self.progress_s = now
         return actions + self._end_if_resolved(now)
 
     def _take_assignment(self, assignment: Assignment, term: int) -> list[RoundAction]:

@@ -42,6 +42,7 @@ from ciuic_p2p.core.events import (
 )
 from ciuic_p2p.core.lineage import Lineage, best_lineage, holders
 from ciuic_p2p.core.messages import Briefing, Fence, Plan, Ready, Repair, Report, Standing
+from ciuic_p2p.core.newcomers import Newcomers
 from ciuic_p2p.core.parts import choose_part_values
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
@@ -104,6 +105,7 @@ class RunMachine:
         self._refused_layout = ""
         self._best_kept: Lineage | None = None
         self._best_known = False
+        self._newcomers = Newcomers()
         self._early: list[tuple[PeerId, Ready | Fence | Report | Repair]] = []
 
     # -- what the shell may ask ----------------------------------------------------------------------------------------
@@ -365,11 +367,10 @@ class RunMachine:
         """When a round that does not end is given up for the state that others already have."""
         if self.epoch is None or self._fetching is not None:
             return None
-        current = self.rounds.get(self.epoch)
-        later = [r.began_s for e, r in self.rounds.items() if e > self.epoch]
-        if not later or (current is not None and current.finished):
+        current, best = self.rounds.get(self.epoch), self._best()
+        if current is None or current.finished or best is None or best.epoch <= self.epoch:
             return None
-        return min(later) + (2 * current.plan.patience_s if current is not None else 0.0)
+        return max(current.progress_s, self._epoch_began_s) + 2 * current.plan.patience_s
 
     def _catch_up(self, now: float) -> list[RunAction]:
         """Fetches the best state that others hold when this peer cannot get there by itself."""
@@ -436,17 +437,23 @@ class RunMachine:
 
         For contributors a patience; for listeners, who become contributors that way, until the local inner steps are done.
         """
-        before = self.rounds.get(self.epoch - 1) if self.epoch is not None else None
-        if before is None:
-            return 0.0
-        arriving = self._arriving(before)
-        if arriving & set(before.members()):
-            return before.plan.patience_s
-        if not arriving:
-            return 0.0
-        if trainer.ready_samples is not None:
-            return max(0.0, trainer.ready_s - self._epoch_began_s)
-        return before.plan.patience_s
+        assert self.epoch is not None
+        hold_s = self._newcomers.hold_s(self._behind(), self.epoch, trainer.shape.count)
+        before = self.rounds.get(self.epoch - 1)
+        arriving = self._arriving(before) if before is not None else set()
+        if before is None or not arriving:
+            return hold_s
+        if trainer.ready_samples is not None and not arriving & set(before.members()):
+            return max(hold_s, trainer.ready_s - self._epoch_began_s)
+        return max(hold_s, before.plan.patience_s)
+
+    def _behind(self) -> set[PeerId]:
+        """Peers that train this run and do not hold the state of this epoch (yet)."""
+        return {
+            p
+            for p, s in self.standings.items()
+            if s.training and p in self.connected and s.layout == self.layout and s.state_hash != self.state_hash
+        }
 
     def _arriving(self, before: Round) -> set[PeerId]:
         """Peers of the round before that live and have not said yet that they finished it."""
@@ -459,6 +466,7 @@ class RunMachine:
             return []
         assert self._trainer is not None
         assert self.epoch is not None
+        self._newcomers.go_on_without(self.epoch)
         plan = self._make_plan(self._trainer.shape, self.epoch)
         others = tuple(p for p in (*plan.contributors, *plan.listeners) if p != self.me)
         told: list[RunAction] = [SendMessage(to=others, message=plan)] if others else []

@@ -319,6 +319,7 @@ class RunHost:
                 log.debug("round.opened", run=self.run, epoch=epoch, contributors=len(plan.contributors))
             case e.DropRound(epoch=epoch):
                 self._values.pop(epoch, None)
+                self._discard_frames(epoch)
             case e.LeaveRound(epoch=epoch, reason=reason):
                 log.info("round.left", run=self.run, epoch=epoch, reason=reason)
             case e.FetchState():
@@ -392,6 +393,15 @@ class RunHost:
         for peer in action.to:
             with contextlib.suppress(PeerUnreachable):
                 self._around.transport.send_frames(peer, [OutgoingFrame(header, make_payload)])
+
+    def _discard_frames(self, epoch: int) -> None:
+        """Of a round that is over for all that take part: a listener on a slow link must not be buried in old results."""
+        tag = self.tag
+
+        def is_stale(_peer: PeerId, header: FrameHeader) -> bool:
+            return header.run == tag and header.epoch <= epoch and header.kind is not FrameKind.STATE
+
+        self._around.transport.discard_frames(is_stale)
 
     def _header(self, kind: FrameKind, epoch: int, part: int, term: int) -> FrameHeader:
         return FrameHeader(kind=kind, codec=LOSSLESS.code, run=self.tag, epoch=epoch, term=term, part=part)
@@ -467,6 +477,10 @@ class RunHost:
     # -- the state for others, and from others -------------------------------------------------------------------------
 
     def _offer_state(self, sender: PeerId, ask: AskState) -> None:
+        tag = self.tag
+        self._around.transport.discard_frames(
+            lambda to, header: (to, header.run, header.kind) == (sender, tag, FrameKind.STATE) and header.epoch != ask.epoch
+        )  # it has given up the version that it asked for before
         with self._changed:
             version = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
         manifest = msgpack.packb(version.manifest.to_wire()) if version is not None else b""
