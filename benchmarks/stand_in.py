@@ -29,9 +29,7 @@ def main() -> None:
     options = parser.parse_args()
 
     layout = Layout((Entry(name="flat", shape=(options.count,), dtype="float32", role="parameter"),))
-    settings = StrategySettings(
-        name="DiLoCo", inner_steps=1, codec=options.codec, outer_learning_rate=1.0, outer_momentum=0.0
-    )
+    settings = StrategySettings(name="DiLoCo", inner_steps=1, codec=options.codec, outer_learning_rate=1.0, outer_momentum=0.0)
     attachment = Attachment(options.home, "benchmark", layout, settings)
     step = np.random.default_rng(options.seed).standard_normal(options.count, np.float32)
     attached = attachment.attach()
@@ -40,15 +38,17 @@ def main() -> None:
         attachment.exchange.values -= step
         began_s = time.monotonic()
         advanced = attachment.advance(Ready(samples=1, steps=1, loss=None))
-        say({
-            "event": "round",
-            "epoch": advanced.epoch,
-            "seconds": time.monotonic() - began_s,
-            "peers": len(advanced.peers),
-            "counted": advanced.counted,
-            "state_hash": advanced.state_hash,
-            "bytes_sent": advanced.bytes_sent,
-        })
+        say(
+            {
+                "event": "round",
+                "epoch": advanced.epoch,
+                "seconds": time.monotonic() - began_s,
+                "peers": len(advanced.peers),
+                "counted": advanced.counted,
+                "state_hash": advanced.state_hash,
+                "bytes_sent": advanced.bytes_sent,
+            }
+        )
     attachment.leave()
 
 

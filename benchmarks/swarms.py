@@ -30,7 +30,18 @@ class Peer:
     def __init__(self, place: Place, home: Path, join: str | None) -> None:
         self.place, self.home = place, home
         region = place.name.rstrip("0123456789")
-        flags = ["--home", str(home), "--name", place.name, "--region", region, "--log-level", "debug", "--listen", f"/ip4/{place.address}/tcp/0"]
+        flags = [
+            "--home",
+            str(home),
+            "--name",
+            place.name,
+            "--region",
+            region,
+            "--log-level",
+            "debug",
+            "--listen",
+            f"/ip4/{place.address}/tcp/0",
+        ]
         argv = [sys.executable, "-m", "ciuic_p2p", "start", "--json", *flags, *(["--join", join] if join else [])]
         home.parent.mkdir(parents=True, exist_ok=True)
         self.daemon = subprocess.Popen(place.command(argv), stdout=subprocess.PIPE, text=True)

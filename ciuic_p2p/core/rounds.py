@@ -12,7 +12,6 @@ no clock. docs/protocol.md tells the same in prose. The invariants, which tests/
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from ciuic_p2p.core.events import (
@@ -39,6 +38,7 @@ from ciuic_p2p.core.events import (
 )
 from ciuic_p2p.core.messages import Assignment, Briefing, Fence, Plan, Ready, Repair, Report
 from ciuic_p2p.core.parts import Part, cut_parts
+from ciuic_p2p.core.rollcall import RollCall, count_progress, holds, name_culprit, pack_parts, reassign
 from ciuic_p2p.core.succession import next_counter, term_of
 from ciuic_p2p.terms import PeerId
 
@@ -60,15 +60,6 @@ class _Tally:
     adding: set[PeerId] = field(default_factory=set)
     refused: set[PeerId] = field(default_factory=set)
     publishing: bool = False
-
-
-@dataclass(slots=True)
-class _RollCall:
-    """A fence this peer sent as leader: who still owes a report."""
-
-    waiting: set[PeerId]
-    deadline_s: float
-    reports: dict[PeerId, Report] = field(default_factory=dict)
 
 
 class Round:
@@ -97,7 +88,7 @@ class Round:
         self._storing: set[int] = set()
         self._tallies: dict[int, _Tally] = {}
         self._sent_contribution = False
-        self._roll_call: _RollCall | None = None
+        self._roll_call: RollCall | None = None
         self._report_due: tuple[PeerId, int] | None = None
         self._first_ready_s: float | None = None
         self._all_ready_s: float | None = None
@@ -357,7 +348,7 @@ class Round:
         told = (*others, *sorted(self.listeners - lost), *sorted(excused - set(others) - {self.me}))
         actions: list[RoundAction] = [SendMessage(to=told, message=fence)] if told else []
         actions += self._take_losses(fence, now)
-        self._roll_call = _RollCall(waiting=set(others), deadline_s=now + self.plan.patience_s)
+        self._roll_call = RollCall(waiting=set(others), deadline_s=now + self.plan.patience_s)
         self._report_due = (self.me, self.term)
         return actions + self._report_if_due(now)
 
@@ -398,9 +389,6 @@ class Round:
         return self._close_roll_call(self._progress_s if now is None else now)
 
     def _report(self, term: int) -> Report:
-        bits = bytearray(-(-len(self.parts) // 8))
-        for part in self.resolved:
-            bits[part >> 3] |= 1 << (part & 7)
         missing = [
             (part, peer)
             for part, owner in enumerate(self.owner)
@@ -412,7 +400,7 @@ class Round:
             epoch=self.plan.epoch,
             term=term,
             finished=self.finished,
-            resolved=bytes(bits),
+            resolved=pack_parts(self.resolved, len(self.parts)),
             missing=tuple(missing[:MOST_MISSING]),
         )
 
@@ -436,7 +424,8 @@ class Round:
             return []
         self._roll_call = None
         self._progress_s = now
-        assignments = self._reassign(call.reports)
+        reports = {peer: call.reports[peer] for peer in self.members() if peer in call.reports}
+        assignments = reassign(self.owner, self.lost, self.excused, reports)
         if assignments:
             repair = Repair(run=self.plan.run, epoch=self.plan.epoch, term=self.term, assignments=tuple(assignments))
             told = self.audience()
@@ -446,37 +435,16 @@ class Round:
             return self._end_if_resolved(now)
         return self._judge_progress(call.reports, now)
 
-    def _reassign(self, reports: dict[PeerId, Report]) -> list[Assignment]:
-        """New owners for the parts of the lost: who holds the result passes it on; else the survivors reduce it again,
-        each an equal share. A part whose result only a finished member holds is left: the others take that member's state."""
-        open_reports = {p: r for p, r in reports.items() if not r.finished}
-        someone_finished = len(open_reports) < len(reports)
-        heirs = [p for p in self.members() if p in open_reports and p not in self.excused] or [self.me]
-        assignments = []
-        for part, owner in enumerate(self.owner):
-            if owner not in self.lost:
-                continue
-            holders = [p for p in self.members() if p in open_reports and _holds(open_reports[p], part)]
-            if len(holders) == len(reports):
-                continue
-            if holders:
-                assignments.append(Assignment(part=part, owner=holders[0], held=True))
-            elif not someone_finished:
-                assignments.append(Assignment(part=part, owner=heirs[part % len(heirs)], held=False))
-        return assignments
-
     def _judge_progress(self, reports: dict[PeerId, Report], now: float) -> list[RoundAction]:
         """After a roll call without losses: when nothing moved since the last one, somebody must go."""
-        seen = sum(int.from_bytes(r.resolved, "big").bit_count() - len(r.missing) for r in reports.values())
+        seen = count_progress(reports)
         moved, self._progress_seen = seen > self._progress_seen, max(seen, self._progress_seen)
-        if moved or any(r.finished for r in reports.values()):
+        if moved or any(report.finished for report in reports.values()):
             return self._remind(reports)
-        missing = Counter(peer for r in reports.values() for _, peer in r.missing if peer != self.me)
-        if missing:
-            return self._fence(set(), {missing.most_common(1)[0][0]}, now)
-        lacking = Counter(self.owner[part] for r in reports.values() for part in range(len(self.parts)) if not _holds(r, part))
-        blamed = [peer for peer, _ in lacking.most_common() if peer != self.me and peer not in self.lost]
-        return self._fence({blamed[0]}, set(), now) if blamed else []
+        culprit = name_culprit(self.owner, self.me, reports)
+        if culprit is None:
+            return []
+        return self._fence(set(), {culprit.peer}, now) if culprit.only_excused else self._fence({culprit.peer}, set(), now)
 
     def _remind(self, reports: dict[PeerId, Report]) -> list[RoundAction]:
         return [action for sender, report in reports.items() if sender != self.me for action in self._fill_gaps(sender, report)]
@@ -496,7 +464,7 @@ class Round:
             actions += [
                 SendResult(epoch=self.plan.epoch, part=part, to=(sender,), term=self.owner_term[part])
                 for part in sorted(self.resolved)
-                if self.owner[part] == self.me and not _holds(report, part)
+                if self.owner[part] == self.me and not holds(report, part)
             ]
         return actions
 
@@ -644,8 +612,3 @@ class Round:
             late = {p for p in self._expected() if p not in self.samples and p != self.me}
             return self._fence(set(), late, now)
         return self._fence(set(), set(), now)
-
-
-def _holds(report: Report, part: int) -> bool:
-    byte = part >> 3
-    return byte < len(report.resolved) and bool(report.resolved[byte] >> (part & 7) & 1)

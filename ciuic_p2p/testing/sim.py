@@ -110,7 +110,8 @@ class SimPeer:
     state: SimState | None = None
     old_states: dict[int, SimState] = field(default_factory=dict)
     rounds: dict[int, _SimRound] = field(default_factory=dict)
-    finished: dict[int, FinishRound] = field(default_factory=dict)
+    finished: dict[int, tuple[FinishRound, float]] = field(default_factory=dict)
+    """What ended each epoch of the lineage held now, and when."""
     contribution: Contribution | None = None
     made: int = 0
     inbox: list[Callable[[], None]] = field(default_factory=list)
@@ -127,6 +128,8 @@ class SimSwarm:
         self.now = 0.0
         self.peers: dict[PeerId, SimPeer] = {}
         self.events_handled = 0
+        self.disturbed: list[tuple[float, PeerId]] = []
+        """Deaths and freezes so far."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._latency_s = latency_s
@@ -168,6 +171,7 @@ class SimSwarm:
         """Dies at once; the others notice the closed connections."""
         peer = self.peers[PeerId(name)]
         peer.alive = False
+        self.disturbed.append((self.now, peer.name))
         for other in self._others(peer):
             self._cut(peer, other)
             self._after(self._latency(), lambda other=other: self._lose(other, peer))  # type: ignore[misc]
@@ -188,6 +192,7 @@ class SimSwarm:
         """Handles nothing for a while; the others give it up after DETECTION_S; afterwards sessions are renewed."""
         peer = self.peers[PeerId(name)]
         peer.frozen = True
+        self.disturbed.append((self.now, peer.name))
         torn: list[SimPeer] = []
 
         def give_up() -> None:
@@ -404,7 +409,7 @@ class SimSwarm:
         assert peer.state.epoch == action.epoch, "a round was finished on another epoch's state"
         results = peer.rounds[action.epoch].results
         step = tuple(results[part] for part in range(len(results)))
-        peer.finished[action.epoch] = action
+        peer.finished[action.epoch] = (action, self.now)
         self._hold(peer, peer.state.stepped(step))
 
     def _fetch(self, peer: SimPeer, action: FetchState) -> None:

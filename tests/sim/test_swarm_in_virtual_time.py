@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from ciuic_p2p.terms import PeerId
-from ciuic_p2p.testing.sim import Result, SimPeer, SimSwarm
+from ciuic_p2p.testing.sim import SimPeer, SimSwarm
 
 
-def holds_of_every_lineage(peers: list[SimPeer]) -> None:
+def holds_of_every_lineage(swarm: SimSwarm, peers: list[SimPeer]) -> None:
     """No epoch skipped, no contribution counted twice, survivors in every part, the same bytes for the same hash."""
     for peer in peers:
         assert peer.state is not None
@@ -22,21 +21,12 @@ def holds_of_every_lineage(peers: list[SimPeer]) -> None:
             for result in step:
                 names = [name for name, _, _ in result]
                 assert len(names) == len(set(names)), "a peer counted twice in one part"
-        for epoch in peer.finished:
-            if epoch >= len(peer.state.history):
-                continue
-            whole = contributors_agreed(peer.state.history[epoch], epoch, peers)
+        for epoch, (action, finished_s) in peer.finished.items():
+            fell = {name for when, name in swarm.disturbed if finished_s - 15 < when <= finished_s}
+            survivors = {(name, samples) for name, samples in action.contributors if samples > 0 and name not in fell}
             for result in peer.state.history[epoch]:
                 counted = {(name, samples) for name, _, samples in result}
-                assert whole <= counted, "a survivor's contribution is missing in a part"
-
-
-def contributors_agreed(step: tuple[Result, ...], epoch: int, peers: list[SimPeer]) -> set[tuple[PeerId, int]]:
-    """Whom all that ended the epoch with this result take for its contributors. One alone may not know yet, when the result
-    reaches it before the fence, that somebody was lost."""
-    alike = [p for p in peers if epoch in p.finished and p.state is not None and p.state.history[epoch : epoch + 1] == (step,)]
-    told = [{(name, samples) for name, samples in p.finished[epoch].contributors if samples > 0} for p in alike]
-    return set.intersection(*told)
+                assert survivors <= counted, "a survivor's contribution is missing in a part"
 
 
 def hashes(peers: list[SimPeer]) -> dict[int, set[str]]:
@@ -49,7 +39,7 @@ def hashes(peers: list[SimPeer]) -> dict[int, set[str]]:
 
 def settled(swarm: SimSwarm) -> list[SimPeer]:
     peers = swarm.living()
-    holds_of_every_lineage(peers)
+    holds_of_every_lineage(swarm, peers)
     for epoch, found in hashes(peers).items():
         assert len(found) == 1, f"replicas differ at epoch {epoch}"
     return peers
