@@ -1,4 +1,4 @@
-"""Real daemons with stand-in trainers, on loopback or in the lab's namespaces, that average when told. Measures nothing itself."""
+"""Real daemons with stand-in trainers, on loopback or in a lab, that average when told. Measures nothing itself."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def swarm(places: list[Place], folder: Path) -> Iterator[list[Peer]]:
 
 
 def average(peers: list[Peer], count: int, codec: str, rounds: int) -> list[float]:
-    """Seconds of the slowest peer in each of `rounds` rounds that all took part in; the first ones, in which peers meet, are left out."""
+    """Seconds of the slowest peer in each of `rounds` rounds that all took part in; those in which peers meet are left out."""
     for seed, peer in enumerate(peers):
         peer.attach(count, codec, seed)
     for peer in peers:
