@@ -24,21 +24,22 @@ class Lineage:
     samples: int
 
 
-def lineage_of(standing: Standing) -> Lineage | None:
-    """None while the peer has no state."""
-    if standing.epoch is None:
-        return None
-    return Lineage(standing.epoch, standing.state_hash, standing.samples)
-
-
 def best_lineage(standings: Iterable[Standing]) -> Lineage | None:
     """None while nobody has a state."""
-    votes = Counter(lineage for lineage in map(lineage_of, standings) if lineage is not None)
+    votes = Counter((s.samples, s.epoch, s.state_hash) for s in standings if s.epoch is not None)
     if not votes:
         return None
-    return max(votes, key=lambda one: (one.samples, one.epoch, votes[one], one.state_hash))
+    samples, epoch, state_hash = max(votes, key=lambda one: (one[0], one[1], votes[one], one[2]))
+    return Lineage(epoch, state_hash, samples)
 
 
 def holders(lineage: Lineage, standings: Mapping[PeerId, Standing]) -> tuple[PeerId, ...]:
     """The peers that hold exactly this state, sorted."""
-    return tuple(sorted(peer for peer, standing in standings.items() if lineage_of(standing) == lineage))
+    return tuple(
+        sorted(
+            peer
+            for peer, standing in standings.items()
+            if standing.state_hash == lineage.state_hash
+            and (standing.epoch, standing.samples) == (lineage.epoch, lineage.samples)
+        )
+    )

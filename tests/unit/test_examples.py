@@ -43,3 +43,14 @@ def test_without_a_daemon_it_says_how_to_start_one(tmp_path: object) -> None:
     result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert result.returncode != 0
     assert "ciuic-peer start" in result.stderr.splitlines()[-1]
+
+
+def test_the_minimal_example_stays_minimal_and_says_how_to_start_a_daemon(tmp_path: object) -> None:
+    script = training_script().with_name("minimal.py")
+    assert len(script.read_text().splitlines()) <= 30
+    environment = child_environment(CIUIC_HOME=str(tmp_path), PYTHONPATH=str(script.parents[1]))
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    assert result.returncode != 0
+    assert "ciuic-peer start" in result.stderr.splitlines()[-1]
