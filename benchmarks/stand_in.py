@@ -34,6 +34,7 @@ def main() -> None:
     step = np.random.default_rng(options.seed).standard_normal(options.count, np.float32)
     attached = attachment.attach()
     say({"event": "attached", "epoch": attached.epoch})
+    sent_before = attached.bytes_sent
     for _ in sys.stdin:
         attachment.exchange.values -= step
         began_s = time.monotonic()
@@ -46,9 +47,10 @@ def main() -> None:
                 "peers": len(advanced.peers),
                 "counted": advanced.counted,
                 "state_hash": advanced.state_hash,
-                "bytes_sent": advanced.bytes_sent,
+                "bytes_sent": advanced.bytes_sent - sent_before,
             }
         )
+        sent_before = advanced.bytes_sent
     attachment.leave()
 
 

@@ -1,4 +1,4 @@
-"""The three lines in a training script of 30. Start a daemon first (ciuic-peer start), then: python examples/minimal.py"""
+"""The smallest script that trains together with others. Start a daemon first, with `ciuic-peer start`."""
 
 import torch
 from torch import nn
@@ -6,23 +6,21 @@ from torch.utils.data import TensorDataset
 
 import ciuic_p2p as ciuic
 
-torch.manual_seed(0)
-points = torch.rand(4096, 2) * 2 - 1
-dataset = TensorDataset(points, (points.norm(dim=1) < 0.8).float())  # inside a circle or outside?
+EPOCHS = 20
 
-model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+inputs = torch.randn(6000, 4, generator=torch.Generator().manual_seed(0))
+dataset = TensorDataset(inputs, (inputs.prod(1) > 0).long())  # is the product of the four numbers positive?
+model = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 
-with ciuic.join("circle", model, optimizer, sync=ciuic.DiLoCo(inner_steps=25)) as run:
-    while run.epoch < 20:
-        for positions, inside in run.shard(dataset, batch_size=32):
-            loss = nn.functional.binary_cross_entropy_with_logits(model(positions), inside)
+with ciuic.join("minimal", model, optimizer, sync=ciuic.DiLoCo(inner_steps=25)) as run:
+    while run.epoch < EPOCHS:
+        for points, labels in run.shard(dataset, batch_size=64):
+            loss = nn.functional.cross_entropy(model(points), labels)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            if run.step(samples=len(positions), loss=loss.detach()):
-                print(f"epoch {run.epoch}: loss {run.metrics()['loss']:.3f}, with {', '.join(run.peers)}")
-
-with torch.no_grad():
-    right = ((model(points) > 0) == (dataset.tensors[1] > 0.5)).float().mean()
-print(f"{right:.1%} of the points are on the right side")
+            if run.step(samples=len(points), loss=loss.item()):
+                print(f"epoch {run.epoch}: loss {run.metrics()['loss']:.3f}, with {', '.join(run.peers)}", flush=True)
+                if run.epoch >= EPOCHS:
+                    break

@@ -38,6 +38,9 @@ class RoundLog:
     """Thread-safe."""
 
     def __init__(self) -> None:
+        self.bytes_sent = 0
+        """For this run in all, states for others among them; the same for `bytes_received`."""
+        self.bytes_received = 0
         self._entries: OrderedDict[int, RoundEntry] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -53,14 +56,18 @@ class RoundLog:
         if entry is not None and entry.began_s is None:
             entry.began_s = now
 
-    def count_sent(self, epoch: int, size_bytes: int) -> None:
+    def count_sent(self, epoch: int | None, size_bytes: int) -> None:
+        """epoch: of the round that it belongs to, None outside of rounds."""
         with self._lock:
-            if epoch in self._entries:
+            self.bytes_sent += size_bytes
+            if epoch is not None and epoch in self._entries:
                 self._entries[epoch].bytes_sent += size_bytes
 
-    def count_received(self, epoch: int, size_bytes: int) -> None:
+    def count_received(self, epoch: int | None, size_bytes: int) -> None:
+        """epoch: as in count_sent."""
         with self._lock:
-            if epoch in self._entries:
+            self.bytes_received += size_bytes
+            if epoch is not None and epoch in self._entries:
                 self._entries[epoch].bytes_received += size_bytes
 
     def finish(self, action: FinishRound, now: float) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -43,6 +44,7 @@ from ciuic_p2p.errors import (
 )
 from ciuic_p2p.local.protocol import Advanced, Attached
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
+from ciuic_p2p.tensors.codecs.base import Float32
 from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
 from ciuic_p2p.tensors.state import piece_bytes
 from ciuic_p2p.terms import PeerId
@@ -54,6 +56,8 @@ LATER_LIMIT_S = 10.0
 
 FRAME_OVERHEAD_BYTES = 8 + HEADER_BYTES + 2 * 16
 """Counter, header and two authentication tags around each payload."""
+
+ROUND_FRAMES = (FrameKind.CONTRIBUTION, FrameKind.RESULT)
 
 LARGEST_SAMPLES = 1 << 32
 
@@ -202,7 +206,13 @@ class RunHost:
                 return
             seat.is_attached = True
             seat.load(version)
-        answer = Attached(epoch=version.epoch, state_hash=version.state_hash, fresh=fresh)
+        answer = Attached(
+            epoch=version.epoch,
+            state_hash=version.state_hash,
+            fresh=fresh,
+            bytes_sent=self.rounds.bytes_sent,
+            bytes_received=self.rounds.bytes_received,
+        )
         self._loop.call_soon_threadsafe(seat.trainer.say_attached, answer)
 
     def _take_contribution(self, seat: Seat, samples: int) -> None:
@@ -226,8 +236,8 @@ class RunHost:
             epoch=version.epoch,
             state_hash=version.state_hash,
             peers=tuple(self._around.name_of(peer) for peer, _ in entry.contributors) if entry else (),
-            bytes_sent=entry.bytes_sent if entry else 0,
-            bytes_received=entry.bytes_received if entry else 0,
+            bytes_sent=self.rounds.bytes_sent,
+            bytes_received=self.rounds.bytes_received,
             seconds=(entry.seconds or 0.0) if entry else 0.0,
             counted=action.counted,
         )
@@ -237,7 +247,8 @@ class RunHost:
 
     def frame_received(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
         """Raises RemoteError when the sender is to blame; a frame that is not wanted is dropped."""
-        self.rounds.count_received(header.epoch, len(payload) + FRAME_OVERHEAD_BYTES)
+        epoch = header.epoch if header.kind in ROUND_FRAMES else None
+        self.rounds.count_received(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
         match header.kind:
             case FrameKind.CONTRIBUTION:
                 self._take_part(sender, header, payload)
@@ -495,9 +506,14 @@ class RunHost:
         for piece in dict.fromkeys(ask.pieces):
             values = version.manifest.span(piece).of(version.state)
             header = self._header(FrameKind.STATE, ask.epoch, piece, 0)
-            frames.append(OutgoingFrame(header, lambda values=values: piece_bytes(values)))  # type: ignore[misc]
+            frames.append(OutgoingFrame(header, partial(self._state_payload, values)))
         with contextlib.suppress(PeerUnreachable):
             self._around.transport.send_frames(sender, frames)
+
+    def _state_payload(self, values: Float32) -> memoryview:
+        payload = piece_bytes(values)
+        self.rounds.count_sent(None, len(payload) + FRAME_OVERHEAD_BYTES)
+        return payload
 
     def _begin_fetch(self, action: e.FetchState) -> None:
         if self._fetching is not None:

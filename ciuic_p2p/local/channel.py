@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import socket
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
+from weakref import WeakSet
 
 from ciuic_p2p import errors
 from ciuic_p2p.config import socket_path
@@ -43,6 +46,19 @@ def start_command(home: Path) -> str:
     return f"ciuic-peer start --home {home}"
 
 
+@functools.cache
+def _open_channels() -> WeakSet[DaemonChannel]:
+    """Forked children, such as those that load data, close their copies: else the daemon would not see that a trainer died."""
+    channels: WeakSet[DaemonChannel] = WeakSet()
+
+    def close_all() -> None:
+        for channel in channels:
+            channel.close()
+
+    os.register_at_fork(after_in_child=close_all)
+    return channels
+
+
 class DaemonChannel:
     """One conversation with the daemon. Not thread-safe. Any method raises DaemonGone once the socket has ended."""
 
@@ -51,6 +67,7 @@ class DaemonChannel:
         self._home = home
         self._splitter = MessageSplitter()
         self._received: list[Message] = []
+        _open_channels().add(self)
 
     def send(self, message: Message, descriptor: int | None = None) -> None:
         """Sends a message and, with it, a copy of `descriptor`."""

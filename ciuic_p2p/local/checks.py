@@ -29,7 +29,7 @@ def whole(name: str, value: object, *, least: int = 0, most: int = LARGEST_WHOLE
 
 def number(name: str, value: object, *, least: float = -math.inf, most: float = math.inf) -> None:
     """A finite number in [least, most]."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise MalformedMessage(None, f"{name} must be a finite number")
     if not least <= value <= most:
         raise MalformedMessage(None, f"{name} must be a number from {least} to {most}")

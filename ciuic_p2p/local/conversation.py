@@ -113,7 +113,7 @@ class Conversation:
             case Progress():
                 await self._host.progress(self._attached(message), message)
             case Ready():
-                await self._host.ready(self._attached(message), message)
+                await self._ready(message)
             case AskPosition():
                 self._say(await self._host.position(self._attached(message)))
             case AskView():
@@ -142,6 +142,13 @@ class Conversation:
             os.close(descriptor)
         self._trainer = Trainer(attach, exchange, self._say)
         await self._host.attach(self._trainer, attach)
+
+    async def _ready(self, ready: Ready) -> None:
+        trainer = self._attached(ready)
+        if not trainer.may_be_ready:
+            raise MalformedMessage(None, "ready while the exchange is not the trainer's")
+        trainer.may_be_ready = False
+        await self._host.ready(trainer, ready)
 
     def _attached(self, message: Message) -> Trainer:
         if self._trainer is None:

@@ -46,6 +46,7 @@ class Exchange:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+            self.values = np.empty(0, np.float32)
 
 
 def map_received(descriptor: int, count: int) -> NDArray[np.float32]:

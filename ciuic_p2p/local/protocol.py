@@ -82,7 +82,7 @@ class Progress(Message):
 class Ready(Message):
     """The inner steps are done and the exchange holds the local parameters.
 
-    `samples` is the contribution's weight; 0 withholds it, and then the exchange still holds the anchor.
+    `samples` is the contribution's weight; 0 withholds it, and then nobody reads the exchange.
     """
 
     type: ClassVar[str] = "ready"
@@ -159,11 +159,16 @@ class Attached(Message):
     state_hash: str
     fresh: bool
     """True when the run starts here, from this trainer's own parameters."""
+    bytes_sent: int
+    """By this peer for this run since its daemon started; the same for bytes_received."""
+    bytes_received: int
 
     def __post_init__(self) -> None:
         checks.whole("epoch", self.epoch)
         checks.state_hash("state_hash", self.state_hash)
         checks.instance("fresh", self.fresh, bool)
+        checks.whole("bytes_sent", self.bytes_sent)
+        checks.whole("bytes_received", self.bytes_received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +181,7 @@ class Advanced(Message):
     peers: tuple[str, ...]
     """Names of those whose contributions are in the new anchor."""
     bytes_sent: int
-    """By this peer in this round; the same for bytes_received."""
+    """As in `attached`: a total, because a round's last bytes may leave after its new anchor is here."""
     bytes_received: int
     seconds: float
     counted: bool

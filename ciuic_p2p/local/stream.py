@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 _RECEIVE_BYTES = 1 << 18
 _DESCRIPTOR_BYTES = array.array("i").itemsize
-MOST_WAITING = 256
-"""Messages queued for a client that does not read; one more and it is hung up on."""
+MOST_WAITING_BYTES = 32 << 20
+"""Queued for a client that does not read; more and it is hung up on. Room for two of the largest messages."""
 FLUSH_S = 2.0
 """How long a client that is about to be hung up on may take to read why; longer and it is not reading."""
 
@@ -27,7 +27,8 @@ class Stream:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
-        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue(MOST_WAITING)
+        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting_bytes = 0
         self._broken = False
         self._descriptor: int | None = None
 
@@ -57,11 +58,13 @@ class Stream:
         """Queues bytes. A client that lets too many wait is cut off, which `receive` reports as the end."""
         if self._broken:
             return
-        try:
-            self._outgoing.put_nowait(data)
-        except asyncio.QueueFull:
+        if self._waiting_bytes + len(data) > MOST_WAITING_BYTES:
+            self._broken = True
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
+            return
+        self._waiting_bytes += len(data)
+        self._outgoing.put_nowait(data)
 
     async def write(self) -> None:
         """Sends what is queued; returns when the client is gone."""
@@ -70,6 +73,7 @@ class Stream:
             while True:
                 data = await self._outgoing.get()
                 await loop.sock_sendall(self._connection, data)
+                self._waiting_bytes -= len(data)
                 self._outgoing.task_done()
         self._broken = True
         self._outgoing.task_done()

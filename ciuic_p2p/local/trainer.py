@@ -24,6 +24,8 @@ class Trainer:
         self.pid = attach.pid
         self.run = attach.run
         self.exchange = exchange
+        self.may_be_ready = False
+        """The exchange is the trainer's: it was told so, and has not been ready since."""
         self._say = say
 
     def say_waiting(self, why: str) -> None:
@@ -32,10 +34,12 @@ class Trainer:
 
     def say_attached(self, attached: Attached) -> None:
         """Call once the exchange holds the anchor."""
+        self.may_be_ready = True
         self._say(attached)
 
     def say_advanced(self, advanced: Advanced) -> None:
         """Call once the exchange holds the new anchor; from then on it is the trainer's until it is ready again."""
+        self.may_be_ready = True
         self._say(advanced)
 
     def say_refused(self, error: SwarmError) -> None:

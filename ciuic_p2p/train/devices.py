@@ -8,11 +8,15 @@ from contextlib import ExitStack, contextmanager, suppress
 import torch
 from torch import Tensor
 
+_FOR_ALL_DEVICES = 1
+"""cudaHostRegisterPortable: page-locked for every device that the model lies on (CUDA Runtime API, Memory Management)."""
+
 
 class DeviceCopies:
     """For CUDA: page-locks the exchange and copies on a stream of its own per device; everywhere else plain copies."""
 
     def __init__(self) -> None:
+        self._flat: Tensor | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._tried_to_lock = False
         self._locked = False
@@ -41,28 +45,37 @@ class DeviceCopies:
         """Waits for copies under way and unlocks the exchange's pages."""
         for stream in self._streams.values():
             stream.synchronize()
-        if self._locked:
+        if self._locked and self._flat is not None:
             torch.cuda.cudart().cudaHostUnregister(self._flat.data_ptr())
             self._locked = False
+        self._flat = None
 
     @contextmanager
     def _beside_training(self, tensors: Sequence[Tensor]) -> Iterator[None]:
         """Inside, copies of CUDA tensors run on their device's own stream, after all that training has asked for so far."""
         devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         if devices and not self._tried_to_lock:
+            self._tried_to_lock = True
             self._lock_pages(next(iter(devices)))
         with ExitStack() as streams:
             for device in devices:
-                stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+                stream = self._stream_of(device)
                 stream.wait_stream(torch.cuda.current_stream(device))
                 streams.enter_context(torch.cuda.stream(stream))
             yield
 
+    def _stream_of(self, device: torch.device) -> torch.cuda.Stream:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
+
     def _lock_pages(self, device: torch.device) -> None:
         """Where the system forbids it (a low memlock limit) copies stay right: the driver stages them, only slower."""
-        self._tried_to_lock = True
+        assert self._flat is not None, "there is nothing to copy before share_memory"
         size_bytes = self._flat.numel() * self._flat.element_size()
-        self._locked = int(torch.cuda.cudart().cudaHostRegister(self._flat.data_ptr(), size_bytes, 0)) == 0
+        with torch.cuda.device(device):  # the first call of CUDA in a thread takes whichever device is current
+            refusal = torch.cuda.cudart().cudaHostRegister(self._flat.data_ptr(), size_bytes, _FOR_ALL_DEVICES)
+        self._locked = int(refusal) == 0
         if not self._locked:
             # CUDA keeps the refusal as its last error, which torch would raise at the user's next kernel: spend it on this one.
             with suppress(RuntimeError):

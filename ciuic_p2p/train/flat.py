@@ -50,9 +50,11 @@ class FlatModel:
 
     def is_finite(self) -> bool:
         """Whether every shared value is a number that float32 can hold."""
+        extremes: dict[torch.device, list[Tensor]] = {}
         with torch.no_grad():
-            extremes = [torch.stack(torch.aminmax(tensor)).float().cpu() for tensor in self._tensors()]
-        return bool(torch.stack(extremes).isfinite().all())
+            for tensor in self._tensors():
+                extremes.setdefault(tensor.device, []).append(torch.stack(torch.aminmax(tensor)).float())
+        return all(bool(torch.stack(those).isfinite().all()) for those in extremes.values())  # one wait for each device
 
     def write(self) -> None:
         """Tensors → exchange. Raises LocalError when a tensor has another shape than when the model joined."""
@@ -93,6 +95,7 @@ class FlatModel:
     def close(self) -> None:
         """Lets go of the exchange."""
         self._copies.close()
+        self._parts = []
 
 
 def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, Role]]:

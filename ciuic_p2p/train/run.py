@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,9 +16,9 @@ from ciuic_p2p.local.protocol import Advanced, Attached, Position, Ready
 from ciuic_p2p.train.attachment import Attachment
 from ciuic_p2p.train.flat import FlatModel
 from ciuic_p2p.train.log import get_log
-from ciuic_p2p.train.shares import ShareSampler
+from ciuic_p2p.train.shares import Passes, ShareSampler
 from ciuic_p2p.train.strategies import DiLoCo
-from ciuic_p2p.train.tally import Tally
+from ciuic_p2p.train.tally import Tally, count_of
 
 log = get_log(__name__)
 
@@ -73,9 +72,9 @@ class Run:
         """Of the anchor that this trainer loaded; the same on every peer at the same epoch."""
         self.peers: tuple[str, ...] = ()
         """Names of those whose contributions are in the last anchor."""
-        self.bytes_sent = 0
-        """By this peer for this run, since this trainer joined; the same for `bytes_received`."""
-        self.bytes_received = 0
+        self.bytes_sent = attached.bytes_sent
+        """By this peer for this run, before this trainer joined as well; the same for `bytes_received`."""
+        self.bytes_received = attached.bytes_received
         self.samples = 0
         """Trained on by this trainer since it joined."""
         self._flat = flat
@@ -85,7 +84,9 @@ class Run:
         self._last_round: Advanced | None = None
         self._loss: float | None = None
         self._reported_s = time.monotonic()
-        self._passes = count()
+        self._passes = Passes(inner_steps)
+        self._counted: Attached | Advanced = attached
+        """What the daemon last said; its totals begin again at 0 when it is restarted."""
         self._left = False
 
     def step(self, samples: int, loss: Any = None) -> bool:
@@ -95,8 +96,9 @@ class Run:
         The optimizer keeps its state. Raises DaemonGone when a restarted daemon does not come back in time.
         """
         self._check_not_left()
-        self._tally.add(samples, loss)
-        self.samples += samples
+        count = count_of(samples)
+        self._tally.add(count, loss)
+        self.samples += count
         if self._tally.steps >= self._inner_steps:
             return self._synchronise()
         self._report_progress()
@@ -110,7 +112,7 @@ class Run:
         a dataset of the same length. Raises LocalError when it is empty, has no length, or has no sample for this peer.
         """
         self._check_not_left()
-        sampler = ShareSampler(dataset, shuffle_seed, self.position, self._passes.__next__)
+        sampler = ShareSampler(dataset, batch_size, shuffle_seed, self.position, self._passes)
         return DataLoader(dataset, batch_size=batch_size, sampler=sampler, **loader_options)
 
     def position(self) -> Position:
@@ -141,8 +143,10 @@ class Run:
         """Ends this trainer's part; the run goes on in the daemon. The model keeps the values that it has."""
         if not self._left:
             self._left = True
-            self._flat.close()
-            self._attachment.leave()
+            try:
+                self._flat.close()
+            finally:
+                self._attachment.leave()
 
     def __enter__(self) -> Run:
         return self
@@ -171,36 +175,38 @@ class Run:
         return self._tally.ready_without_weight()
 
     def _load(self, advanced: Advanced) -> None:
-        self._flat.load()
-        self.epoch = advanced.epoch
-        self.state_hash = advanced.state_hash
-        self.peers = advanced.peers
-        self.bytes_sent += advanced.bytes_sent
-        self.bytes_received += advanced.bytes_received
         self._loss = self._tally.loss
+        self._start_from(advanced)
+        self.peers = advanced.peers
+        self._count_bytes(advanced)
         self._last_round = advanced
-        self._start_tally()
 
     def _attach_again(self) -> bool:
         """Whether the restarted daemon has the anchor that this trainer started from, so that its steps still count."""
         attached = self._attachment.attach_again(self._offer_parameters)
+        self._counted = attached
         if attached.state_hash == self.state_hash:
             return True
         log.warning("anchor.changed", epoch=attached.epoch, steps_lost=self._tally.steps)
-        self._flat.load()
-        self.epoch = attached.epoch
-        self.state_hash = attached.state_hash
-        self._start_tally()
+        self._start_from(attached)
         return False
+
+    def _start_from(self, anchor: Attached | Advanced) -> None:
+        self._flat.load()
+        self.epoch = anchor.epoch
+        self.state_hash = anchor.state_hash
+        self._tally = Tally()
+        self._reported_s = time.monotonic()
+
+    def _count_bytes(self, advanced: Advanced) -> None:
+        self.bytes_sent += advanced.bytes_sent - self._counted.bytes_sent
+        self.bytes_received += advanced.bytes_received - self._counted.bytes_received
+        self._counted = advanced
 
     def _offer_parameters(self) -> None:
         """A daemon that lost the run starts it again from here."""
         if self._flat.is_finite():
             self._flat.write()
-
-    def _start_tally(self) -> None:
-        self._tally = Tally()
-        self._reported_s = time.monotonic()
 
     def _report_progress(self) -> None:
         now_s = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,20 +21,43 @@ class ShareSampler(Sampler):  # type: ignore[misc]  # torch is not followed by m
     """
 
     def __init__(
-        self, dataset: Dataset, shuffle_seed: int, ask_position: Callable[[], Position], next_pass: Callable[[], int]
+        self, dataset: Dataset, batch_size: int, shuffle_seed: int, ask_position: Callable[[], Position], passes: Passes
     ) -> None:
         self._count = count_samples(dataset)
+        self._batch_size = batch_size
         self._shuffle_seed = shuffle_seed
         self._ask_position = ask_position
-        self._next_pass = next_pass
+        self._passes = passes
 
     def __iter__(self) -> Iterator[int]:
-        share = share_of(self._count, self._ask_position(), (self._shuffle_seed, self._next_pass()))
-        return iter(share.tolist())
+        position = self._ask_position()
+        number = self._passes.begin(position, self._count, self._batch_size)
+        return iter(share_of(self._count, position, (self._shuffle_seed, number)).tolist())
 
     def __len__(self) -> int:
         position = self._ask_position()
         return len(range(position.index, self._count, position.count))
+
+
+class Passes:
+    """Numbers a trainer's passes.
+
+    The first number is where the run's epoch says that the others are: a trainer that was restarted again and again would
+    otherwise see the beginning of the first pass each time.
+    """
+
+    def __init__(self, inner_steps: int) -> None:
+        self._inner_steps = inner_steps
+        self._next: int | None = None
+
+    def begin(self, position: Position, sample_count: int, batch_size: int) -> int:
+        """The number of the pass that begins now over a dataset of `sample_count`."""
+        if self._next is None:
+            batches_a_pass = math.ceil(sample_count / (position.count * batch_size))
+            self._next = position.epoch * self._inner_steps // batches_a_pass
+        number = self._next
+        self._next += 1
+        return number
 
 
 def share_of(count: int, position: Position, seed: tuple[int, int]) -> Any:  # [≈ count / position.count] int64
