@@ -26,7 +26,7 @@ from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Tr
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.core.topology import Links
-from ciuic_p2p.daemon.fetching import Fetch
+from ciuic_p2p.daemon.fetching import Fetch, version_tag
 from ciuic_p2p.daemon.roundlog import RoundLog
 from ciuic_p2p.daemon.seat import Seat
 from ciuic_p2p.daemon.transcripts import is_signed_by, sign_transcript
@@ -244,8 +244,9 @@ class RunHost:
             case FrameKind.RESULT:
                 self._take_result(sender, header, payload)
             case FrameKind.STATE:
-                if self._fetch is not None:
-                    self._fetch.piece_arrived(sender, header.part, payload)
+                fetch = self._fetch
+                if fetch is not None and header.term == fetch.tag:
+                    fetch.piece_arrived(sender, header.part, payload)
             case FrameKind.PROBE:
                 pass
 
@@ -480,7 +481,7 @@ class RunHost:
         frames = []
         for piece in dict.fromkeys(ask.pieces):
             values = version.manifest.span(piece).of(version.state)
-            header = self._header(FrameKind.STATE, ask.epoch, piece, 0)
+            header = self._header(FrameKind.STATE, ask.epoch, piece, version_tag(version.state_hash))
             frames.append(OutgoingFrame(header, lambda values=values: piece_bytes(values)))  # type: ignore[misc]
         with contextlib.suppress(PeerUnreachable):
             self._around.transport.send_frames(sender, frames)
@@ -498,7 +499,8 @@ class RunHost:
         try:
             found = await fetch.run()
         finally:
-            self._fetch = None
+            if self._fetch is fetch:  # else a newer one has taken its place
+                self._fetch = None
         if found is None or not self._fits(found[0]):
             self.handle(e.FetchFailed(epoch=action.epoch, state_hash=action.state_hash))
             return
