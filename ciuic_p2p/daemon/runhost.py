@@ -279,7 +279,7 @@ class RunHost:
         deadline = time.monotonic() + LATER_LIMIT_S
         with self._changed:
             while True:
-                verdict = self._verdict(header.epoch, judge)
+                verdict = self._verdict(header, judge)
                 if verdict is e.Verdict.ACCEPT:
                     return self._values[header.epoch]
                 remaining_s = deadline - time.monotonic()
@@ -287,12 +287,11 @@ class RunHost:
                     return None
                 self._changed.wait(remaining_s)
 
-    def _verdict(self, epoch: int, judge: Callable[[Round], e.Verdict]) -> e.Verdict:
-        current = self._machine.rounds.get(epoch)
+    def _verdict(self, header: FrameHeader, judge: Callable[[Round], e.Verdict]) -> e.Verdict:
+        current = self._machine.rounds.get(header.epoch)
         if current is not None:
             return judge(current)
-        is_ahead = self._machine.epoch is None or epoch >= self._machine.epoch
-        return e.Verdict.LATER if is_ahead else e.Verdict.IGNORE
+        return e.Verdict.LATER if self._machine.awaits(header.epoch, header.term) else e.Verdict.IGNORE
 
     def _handle_in_round(self, epoch: int, event: e.RoundEvent) -> None:
         with self._changed:
