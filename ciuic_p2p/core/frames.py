@@ -39,7 +39,7 @@ class FrameHeader:
     """First 8 bytes of the BLAKE3 of the run's name."""
     epoch: int
     term: int
-    """The leader's term under which the sender acts (see core/rounds.py)."""
+    """The leader's term under which the sender acts (see core/rounds.py); of a STATE frame, 32 bits of the state's hash."""
     part: int
     length: int = 0
     """Payload bytes; filled in by the lane when the payload has been encoded."""

@@ -101,6 +101,8 @@ class RunMachine:
         self._stepping: int | None = None
         self._told: Standing | None = None
         self._terms: dict[int, int] = {}
+        self._abandoned: dict[int, int] = {}
+        """Terms of rounds that were dropped for a state that others already have."""
         self._recorded: set[int] = set()
         self._refused_layout = ""
         self._best_kept: Lineage | None = None
@@ -127,6 +129,10 @@ class RunMachine:
 
     def current_round(self) -> Round | None:
         return None if self.epoch is None else self.rounds.get(self.epoch)
+
+    def awaits(self, epoch: int, term: int) -> bool:
+        """Whether a frame of a round that is not here may be of one still to be opened. Nobody will want any other."""
+        return (self.epoch is None or epoch >= self.epoch) and term > self._abandoned.get(epoch, 0)
 
     def next_deadline_s(self) -> float | None:
         deadlines = [d for d in (r.next_deadline_s() for r in self.rounds.values()) if d is not None]
@@ -255,6 +261,7 @@ class RunMachine:
         self.epoch, self.state_hash, self.samples, self._epoch_began_s = epoch, held.state_hash, held.samples, now
         self._seeding, self._fetching, self._unfetchable, self._stepping = False, None, None, None
         self._best_known = False
+        self._abandoned = {e: term for e, term in self._abandoned.items() if e >= epoch}
         actions: list[RunAction] = []
         for old in [e for e in self.rounds if e < epoch - (1 if stepped else 0)]:
             actions += self._drop(old)
@@ -385,8 +392,9 @@ class RunMachine:
         elif not self._is_behind(best, now):
             return []
         actions: list[RunAction] = []
-        for stale in [r.plan for e, r in self.rounds.items() if e < best.epoch or not self._leads_on(best, r.plan)]:
-            actions += self._drop(stale.epoch)
+        for stale in [r for e, r in self.rounds.items() if e < best.epoch or not self._leads_on(best, r.plan)]:
+            self._abandoned[stale.plan.epoch] = stale.term
+            actions += self._drop(stale.plan.epoch)
         self._fetching = best
         donors = tuple(p for p in holders(best, self.standings) if p in self.connected)
         return [*actions, FetchState(epoch=best.epoch, state_hash=best.state_hash, donors=donors)]

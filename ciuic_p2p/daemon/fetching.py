@@ -28,6 +28,11 @@ STALL_LIMIT_S = 8.0
 MOST_STALLS = 3
 
 
+def version_tag(state_hash: StateHash) -> int:
+    """Tells the pieces of one version from those of another, in their frames' `term`: 32 bits of its hash."""
+    return int(state_hash[:8], 16)
+
+
 class Fetch:
     """One version. `run` returns the state; frames and messages come in by the other methods, frames from lane threads."""
 
@@ -45,6 +50,11 @@ class Fetch:
         self._refused: set[PeerId] = set()
         self._changed = asyncio.Event()
         self._lock = threading.Lock()
+
+    @property
+    def tag(self) -> int:
+        """Of the pieces wanted; others are of a fetch that was given up, and nobody's fault."""
+        return version_tag(self._state_hash)
 
     async def run(self) -> tuple[OuterState, StateManifest] | None:
         """None when no donor could give it."""

@@ -27,7 +27,7 @@ from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Tr
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.core.topology import Links
-from ciuic_p2p.daemon.fetching import Fetch
+from ciuic_p2p.daemon.fetching import Fetch, version_tag
 from ciuic_p2p.daemon.roundlog import RoundLog
 from ciuic_p2p.daemon.seat import Seat
 from ciuic_p2p.daemon.transcripts import is_signed_by, sign_transcript
@@ -255,8 +255,9 @@ class RunHost:
             case FrameKind.RESULT:
                 self._take_result(sender, header, payload)
             case FrameKind.STATE:
-                if self._fetch is not None:
-                    self._fetch.piece_arrived(sender, header.part, payload)
+                fetch = self._fetch
+                if fetch is not None and header.term == fetch.tag:
+                    fetch.piece_arrived(sender, header.part, payload)
             case FrameKind.PROBE:
                 pass
 
@@ -289,7 +290,7 @@ class RunHost:
         deadline = time.monotonic() + LATER_LIMIT_S
         with self._changed:
             while True:
-                verdict = self._verdict(header.epoch, judge)
+                verdict = self._verdict(header, judge)
                 if verdict is e.Verdict.ACCEPT:
                     return self._values[header.epoch]
                 remaining_s = deadline - time.monotonic()
@@ -297,12 +298,11 @@ class RunHost:
                     return None
                 self._changed.wait(remaining_s)
 
-    def _verdict(self, epoch: int, judge: Callable[[Round], e.Verdict]) -> e.Verdict:
-        current = self._machine.rounds.get(epoch)
+    def _verdict(self, header: FrameHeader, judge: Callable[[Round], e.Verdict]) -> e.Verdict:
+        current = self._machine.rounds.get(header.epoch)
         if current is not None:
             return judge(current)
-        is_ahead = self._machine.epoch is None or epoch >= self._machine.epoch
-        return e.Verdict.LATER if is_ahead else e.Verdict.IGNORE
+        return e.Verdict.LATER if self._machine.awaits(header.epoch, header.term) else e.Verdict.IGNORE
 
     def _handle_in_round(self, epoch: int, event: e.RoundEvent) -> None:
         with self._changed:
@@ -505,7 +505,7 @@ class RunHost:
         frames = []
         for piece in dict.fromkeys(ask.pieces):
             values = version.manifest.span(piece).of(version.state)
-            header = self._header(FrameKind.STATE, ask.epoch, piece, 0)
+            header = self._header(FrameKind.STATE, ask.epoch, piece, version_tag(version.state_hash))
             frames.append(OutgoingFrame(header, partial(self._state_payload, values)))
         with contextlib.suppress(PeerUnreachable):
             self._around.transport.send_frames(sender, frames)
@@ -528,7 +528,8 @@ class RunHost:
         try:
             found = await fetch.run()
         finally:
-            self._fetch = None
+            if self._fetch is fetch:  # else a newer one has taken its place
+                self._fetch = None
         if found is None or not self._fits(found[0]):
             self.handle(e.FetchFailed(epoch=action.epoch, state_hash=action.state_hash))
             return
