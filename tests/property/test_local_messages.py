@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -88,7 +89,7 @@ def test_messages_survive_the_wire_however_it_is_cut(cuts: list[int]) -> None:
         data = b"".join(encode(message) for message in messages)
         edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
         splitter, arrived = MessageSplitter(), []
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             splitter.feed(data[start:end])
             arrived += [decode(body, kinds) for body in splitter.bodies()]
         assert arrived == messages

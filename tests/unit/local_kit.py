@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import uvloop
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from ciuic_p2p.config import child_environment
 from ciuic_p2p.errors import SwarmError
 from ciuic_p2p.local.protocol import Advanced, Attach, Attached, Position, Progress, Ready, StrategySettings
 from ciuic_p2p.local.trainer import Trainer
@@ -20,6 +23,8 @@ from ciuic_p2p.tensors.layout import Entry, Layout
 
 BYTES_A_ROUND = 100
 COUNT = 6
+KIT = Path(__file__).parent
+ROOT = KIT.parents[1]
 LAYOUT = Layout((Entry(name="weight", shape=(2, 3), dtype="float32", role="parameter"),))
 SETTINGS = StrategySettings(name="DiLoCo", inner_steps=2, codec="int4", outer_learning_rate=1.0, outer_momentum=0.0)
 ATTACH = Attach(run="mnist", layout=LAYOUT.to_wire(), strategy=SETTINGS, pid=os.getpid())
@@ -132,6 +137,13 @@ class AveragingHost:
 def within_half_a_minute(test: Coroutine[Any, Any, None], run: Callable[..., None] = uvloop.run) -> None:
     """A test that hangs fails: pytest's own alarm does not reach a loop of uvloop that sleeps."""
     run(asyncio.wait_for(test, 30))
+
+
+def start_script(code: str, home: Path) -> subprocess.Popen[str]:
+    """A user's script, or what plays one; `home` is its only argument."""
+    environment = child_environment(CIUIC_HOME=str(home), PYTHONPATH=os.pathsep.join(map(str, (ROOT, KIT))))
+    argv = [sys.executable, "-c", code, str(home)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def open_descriptors() -> int:

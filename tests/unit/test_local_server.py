@@ -9,8 +9,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -20,10 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import uvloop
-from local_kit import ATTACH, COUNT, AveragingHost, Refusing, open_descriptors, socket_of, within_half_a_minute
+from local_kit import ATTACH, COUNT, AveragingHost, Refusing, open_descriptors, socket_of, start_script, within_half_a_minute
 
 from ciuic_p2p import errors
-from ciuic_p2p.config import child_environment
 from ciuic_p2p.errors import ConfigError, DaemonGone, HomeUnusable, LocalError, NoDaemon, RoundFailed
 from ciuic_p2p.local import server, stream
 from ciuic_p2p.local.channel import DaemonChannel, open_channel
@@ -49,7 +46,6 @@ from ciuic_p2p.local.protocol import (
 from ciuic_p2p.local.server import LocalServer
 
 READY = Ready(samples=10, steps=2, loss=0.5)
-ROOT = Path(errors.__file__).parents[1]
 
 
 def next_that_counts(channel: DaemonChannel) -> Message | None:
@@ -246,13 +242,11 @@ def test_when_the_server_ends_its_clients_see_it_and_the_host_hears_of_it(tmp_pa
 
 FORKED = """
 import os, sys, time
-from ciuic_p2p.local.channel import open_channel
-from ciuic_p2p.local.exchange import Exchange
-from ciuic_p2p.local.protocol import Attach
-sys.path.insert(0, sys.argv[2])
-from local_kit import ATTACH, COUNT
 from dataclasses import replace
 from pathlib import Path
+from ciuic_p2p.local.channel import open_channel
+from ciuic_p2p.local.exchange import Exchange
+from local_kit import ATTACH, COUNT
 exchange = Exchange(COUNT)
 channel = open_channel(Path(sys.argv[1]))
 channel.send(replace(ATTACH, pid=os.getpid()), exchange.descriptor)
@@ -268,8 +262,7 @@ def test_a_killed_trainer_has_left_though_its_forked_loader_lives_on(tmp_path: P
     async def scenario() -> None:
         host = AveragingHost()
         async with LocalServer(socket_of(tmp_path), host):
-            argv = [sys.executable, "-c", FORKED, str(tmp_path), str(Path(__file__).parent)]
-            with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT, env=child_environment()) as process:
+            with start_script(FORKED, tmp_path) as process:
                 assert process.stdout is not None
                 loader = int(await asyncio.to_thread(process.stdout.readline))
                 process.kill()

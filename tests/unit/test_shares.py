@@ -71,7 +71,7 @@ def test_passes_follow_one_another_and_heed_who_joined() -> None:
     assert len(second) == len(loaded) == 20
     others = list(sampler(lambda: at(1, 2), started_at(1)))
     assert sorted(second + others) == list(range(40))
-    assert set(second) != set(list(loaded))
+    assert set(second) != set(loaded)
 
 
 def started_at(number: int) -> Passes:
