@@ -68,8 +68,9 @@ class Conversation:
                 await self._stream.flush()
                 writing.cancel()
         finally:
-            if self._trainer is not None:
-                await self._host.left(self._trainer)
+            trainer, self._trainer = self._trainer, None  # each knows the other: its memory would stay until a collection
+            if trainer is not None:
+                await self._host.left(trainer)
 
     async def _read(self) -> None:
         splitter = MessageSplitter()

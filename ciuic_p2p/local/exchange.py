@@ -11,11 +11,13 @@ import mmap
 import os
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from ciuic_p2p.errors import LocalError, MalformedMessage
 
 BYTES_PER_VALUE = 4
+_MAKE_ROOM = "free memory or use a smaller model"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _NEEDED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _UNWANTED_SEALS = fcntl.F_SEAL_WRITE | 0x10  # F_SEAL_FUTURE_WRITE, without a name in Python 3.11 (linux/fcntl.h)
@@ -27,6 +29,7 @@ class Exchange:
     def __init__(self, count: int) -> None:
         """Sets aside `count` float32 values, all 0. Raises LocalError when the machine has no room for them."""
         size_bytes = count * BYTES_PER_VALUE
+        _check_room(size_bytes)
         try:
             self.descriptor = os.memfd_create("ciuic-exchange", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
@@ -38,8 +41,7 @@ class Exchange:
             self.values = _map(self.descriptor, count)
         except OSError as error:
             os.close(self.descriptor)
-            what = f"no room for an exchange of {size_bytes} bytes: {error}"
-            raise LocalError(what, "free memory or use a smaller model") from None
+            raise LocalError(f"no room for an exchange of {size_bytes} bytes: {error}", _MAKE_ROOM) from None
 
     def close(self) -> None:
         """Closes the descriptor; the memory goes when the last array over it goes."""
@@ -71,6 +73,14 @@ def map_received(descriptor: int, count: int) -> NDArray[np.float32]:
         return _map(descriptor, count)
     except OSError as error:
         raise MalformedMessage(None, f"the exchange cannot be mapped: {error}") from None
+
+
+def _check_room(size_bytes: int) -> None:
+    """Asking the kernel for more than there is would not fail: it would kill a process, likely this one."""
+    available_bytes = psutil.virtual_memory().available
+    if size_bytes > available_bytes:
+        what = f"no room for an exchange of {size_bytes} bytes: {available_bytes} bytes of memory are available"
+        raise LocalError(what, _MAKE_ROOM)
 
 
 def _map(descriptor: int, count: int) -> NDArray[np.float32]:
