@@ -264,11 +264,14 @@ class Round:
         if self._first_ready_s is None:
             self._first_ready_s = now
         self._note_readiness(now)
-        if not self._expected() and not self.finished and not self.left:
-            return self._leave("nobody contributes")
         if samples > 0:
             return self._end_if_resolved(now)
-        return self._publish_all_complete() + self._end_if_resolved(now)
+        return self._leave_if_empty() or self._publish_all_complete() + self._end_if_resolved(now)
+
+    def _leave_if_empty(self) -> list[RoundAction]:
+        if self._expected() or self.finished or self.left:
+            return []
+        return self._leave("nobody contributes")
 
     def _leave(self, reason: str) -> list[RoundAction]:
         self.left = True
@@ -359,7 +362,7 @@ class Round:
         self._waited_for = None
         self.progress_s = now
         self._note_readiness(now)
-        return self._publish_all_complete()
+        return self._leave_if_empty() or self._publish_all_complete()
 
     def _fenced(self, sender: PeerId, fence: Fence, now: float) -> list[RoundAction]:
         if fence.plan_term != self.plan.term or fence.term <= self.term or sender not in self.members() or self.left:

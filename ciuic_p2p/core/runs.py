@@ -137,6 +137,7 @@ class RunMachine:
     def next_deadline_s(self) -> float | None:
         deadlines = [d for d in (r.next_deadline_s() for r in self.rounds.values()) if d is not None]
         deadlines += [d for d in (self._seed_at(), self._plan_at(), self._behind_at()) if d is not None]
+        deadlines += [d for d in map(self._deserted_at, self.rounds.values()) if d is not None]
         if self._unfetchable is not None and self._fetching is None:
             deadlines.append(self._fetch_again_s)
         return min(deadlines, default=None)
@@ -333,6 +334,7 @@ class RunMachine:
         actions = self._refuse_layout()
         actions += self._seed(now)
         actions += self._catch_up(now)
+        actions += self._stop_listening(now)
         actions += self._plan(now)
         actions += self._admit()
         actions += self._contribute(now)
@@ -398,6 +400,28 @@ class RunMachine:
         self._fetching = best
         donors = tuple(p for p in holders(best, self.standings) if p in self.connected)
         return [*actions, FetchState(epoch=best.epoch, state_hash=best.state_hash, donors=donors)]
+
+    def _stop_listening(self, now: float) -> list[RunAction]:
+        """Forgets rounds that nobody will end, so that this peer may plan that epoch itself: they left it, or died in it."""
+        deserted = []
+        for epoch, current in self.rounds.items():
+            at = self._deserted_at(current)
+            if at is not None and now >= at:
+                deserted.append(epoch)
+        return [action for epoch in deserted for action in self._drop(epoch)]
+
+    def _deserted_at(self, current: Round) -> float | None:
+        """When a round that this peer only listens to is given up; None while a member is there that trains.
+
+        Members whose trainers have left may still have a result under way.
+        """
+        of_another_state = current.plan.epoch == self.epoch and current.plan.base_hash != self.state_hash
+        if self.me in current.members() or (current.finished and not of_another_state):
+            return None
+        here = [p for p in current.members() if p in self.connected]
+        if any(p in self.standings and self.standings[p].training for p in here):
+            return None
+        return current.began_s + (2 * current.plan.patience_s if here else 0.0)
 
     def _leads_on(self, best: Lineage, plan: Plan) -> bool:
         """Whether a plan of that epoch or a later one is of the best state's lineage, as far as can be known."""

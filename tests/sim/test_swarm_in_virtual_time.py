@@ -159,6 +159,24 @@ def test_a_round_in_which_nobody_contributes_changes_nothing():
     assert [p.state.state_hash() for p in settled(swarm)] == before
 
 
+@pytest.mark.parametrize("end", ["detach", "kill"])
+@pytest.mark.parametrize("when", [10.2 + 0.15 * i for i in range(24)])
+def test_a_listener_goes_on_alone_when_all_it_listened_to_stop(when: float, end: str):
+    swarm = SimSwarm(9)
+    for name in ("a", "b"):
+        swarm.add(name)
+    swarm.at(10, lambda: swarm.add("c"))
+    swarm.run_until(when)
+    for name in ("a", "b"):
+        getattr(swarm, end)(name)
+
+    swarm.run_until(when + 60)
+
+    peers = settled(swarm)
+    assert swarm.peers["c"].state.epoch >= 20
+    assert max(p.state.epoch for p in peers) - min(p.state.epoch for p in peers) <= 1
+
+
 def disturbed(seed: int, *, peers: int, seconds: float, disturbances: int, count: int = 6000) -> SimSwarm:
     """Random deaths (some come back, with or without their state), freezes and torn sessions; then quiet."""
     swarm = SimSwarm(seed, count=count)
