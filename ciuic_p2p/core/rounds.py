@@ -72,6 +72,7 @@ class Round:
         self.term = plan.term
         self.leader = plan.contributors[0]
         self.began_s = now
+        self._is_planned = me in plan.contributors
         self.listeners: set[PeerId] = set(plan.listeners)
         self.lost: set[PeerId] = set()
         self.excused: set[PeerId] = set()
@@ -100,7 +101,12 @@ class Round:
     @property
     def contributes(self) -> bool:
         """Whether the local trainer's contribution is wanted (still)."""
-        return self.me in self.plan.contributors and self.me not in self.lost | self.excused
+        return self.is_member and self.me not in self.excused
+
+    @property
+    def is_member(self) -> bool:
+        """A contributor by plan that was not lost; asked for after every event."""
+        return self._is_planned and self.me not in self.lost
 
     @property
     def contribution_sent(self) -> bool:
@@ -122,7 +128,7 @@ class Round:
 
     def next_deadline_s(self) -> float | None:
         """When TimePassed is wanted next; None when only events matter."""
-        if self.finished or self.left or self.me not in self.members():
+        if self.finished or self.left or not self.is_member:
             return None
         if self._roll_call is not None:
             return self._roll_call.deadline_s

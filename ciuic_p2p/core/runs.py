@@ -418,7 +418,7 @@ class RunMachine:
         Members whose trainers have left may still have a result under way.
         """
         of_another_state = current.plan.epoch == self.epoch and current.plan.base_hash != self.state_hash
-        if self.me in current.members() or (current.finished and not of_another_state):
+        if current.is_member or (current.finished and not of_another_state):
             return None
         here = [p for p in current.members() if p in self.connected]
         if any(p in self.standings and self.standings[p].training for p in here):
