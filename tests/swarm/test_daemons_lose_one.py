@@ -1,62 +1,68 @@
-"""Three real daemons, one killed with SIGKILL in the middle of a round: as contributor, as owner of a span, as leader."""
+"""Three daemons train; one is killed in the middle of a round. The two others end that round, and every later one, alike."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from daemon_kit import PeerProcess, daemons, wait_for
+from trainer_kit import PARTS, RUN, TrainerProcess, assert_same_hashes, mean_of, means_with, train_together
 
 from ciuic_p2p.core.succession import order_of_succession
-from ciuic_p2p.terms import PeerId
-from tests.swarm.daemon_kit import FlatTrainer, PeerProcess, daemons, hashes_agree, wait_for
 
-CONSTANTS = {"us": 3.0, "eu": 6.0, "as": 12.0}
-VALUES = 1_500_000
-LANE_MBPS = 40.0
-"""A round moves two thirds of 6 MB each way over four lanes: a quarter of a second."""
+VALUES = 2_000_000
+CONTRIBUTION_BYTES = 4 * VALUES * 2 // 3
+"""That each of three contributors sends to the owners of the two thirds that are not its own; as much again are its results."""
 
-
-def leader_of(epoch: int, peers: list[PeerProcess]) -> PeerProcess:
-    by_id = {PeerId(peer.peer_id): peer for peer in peers}
-    return by_id[order_of_succession("flat", epoch, by_id)[0]]
+SLOW = {"CIUIC_LANE_MBPS": "40", "CIUIC_PROBE_PERIOD_S": "0.5"}
+"""So that a round lasts over a second, its middle cannot be missed, and a death is noticed in less than two."""
 
 
-def exact_means(survivors: set[str]) -> set[float]:
-    """The values that a part may move by: the mean of the survivors, with or without the one that was killed."""
-    without = sum(CONSTANTS[name] for name in survivors) / len(survivors)
-    return {without, sum(CONSTANTS.values()) / len(CONSTANTS)}
+@pytest.mark.parametrize(
+    ("place", "sent_share"),
+    [
+        pytest.param(1, 0.25, id="contributor"),
+        pytest.param(1, 1.25, id="owner"),
+        pytest.param(0, 0.25, id="leader"),
+    ],
+)
+def test_the_others_end_the_round_without_the_killed(tmp_path: Path, place: int, sent_share: float) -> None:
+    with daemons(tmp_path, **SLOW) as made:
+        # given three peers in one mean, and who leads the next round
+        peers = made.swarm("us", "eu", "as")
+        trainers = [TrainerProcess(peer, part, VALUES) for peer, part in zip(peers, PARTS, strict=True)]
+        epoch = train_together(trainers)
+        order = order_of_succession(RUN, epoch, [peer.peer_id for peer in peers])
+        victim = next(t for t in trainers if t.peer.peer_id == order[place])
+        survivors = [t for t in trainers if t is not victim]
+
+        # when one is killed that has sent this share of its contribution, or all of it and a part of its results
+        sent_before = sent_bytes(victim.peer)
+        for trainer in trainers:
+            trainer.train_until(epoch + 3)
+        wait_for(
+            lambda: sent_bytes(victim.peer) - sent_before > sent_share * CONTRIBUTION_BYTES, "it is in the middle of the round"
+        )
+        victim.peer.kill()
+
+        # then the others end this round, without skipping it, and the next ones alike
+        for trainer in survivors:
+            trainer.wait_for_epoch(epoch + 3)
+        assert_same_hashes(survivors, range(epoch + 1, epoch + 4))
+        assert [s.epoch for t in survivors for s in t.steps if s.epoch > epoch] == 2 * [epoch + 1, epoch + 2, epoch + 3]
+
+        # and each value is the exact mean of a group that both are in, each later one of them alone
+        alone = mean_of(t.part for t in survivors)
+        for trainer in survivors:
+            assert trainer.step_to(epoch + 1).moves <= means_with([t.part for t in survivors], [victim.part])
+            assert trainer.step_to(epoch + 1).moves >= {alone}, "the round was over before the kill"
+            assert trainer.step_to(epoch + 3).moves == {alone}
+
+        # and the repair is on record
+        row = survivors[0].peer.rounds(RUN)[epoch]
+        assert victim.peer.name in row["lost"]
+        assert row["repaired"] > 0
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["leader", "contributor and owner"])
-def test_a_peer_killed_in_mid_round_costs_the_others_seconds(tmp_path: Path, leads: bool):
-    with daemons(tmp_path, *CONSTANTS, lane_mbps=LANE_MBPS) as peers:
-        trainers = {peer.name: FlatTrainer(peer, CONSTANTS[peer.name], VALUES) for peer in peers}
-        # given: all three take part in every part of a round
-        full = sum(CONSTANTS.values()) / 3
-        wait_for(lambda: all(t.steps and t.steps[-1].moves == {full} for t in trainers.values()), "all three average")
-
-        # when: the leader of the next round (or another one) dies while the contributions are under way
-        epoch = max(trainer.epoch() for trainer in trainers.values())
-        leader = leader_of(epoch, peers)
-        victim = leader if leads else next(peer for peer in peers if peer is not leader)
-        wait_for(lambda: all(t.is_ready.is_set() and t.epoch() == epoch for t in trainers.values()), "all are in the round", 20)
-        victim.kill()
-
-        # then: the others finish this round and go on, with equal hashes and exact means
-        others = [trainer for name, trainer in trainers.items() if name != victim.name]
-        for trainer in others:
-            trainer.reach(epoch + 4)
-        assert hashes_agree(*trainers.values()) >= 4
-        allowed = exact_means({name for name in CONSTANTS if name != victim.name})
-        for trainer in others:
-            disturbed = [step for step in trainer.steps if step.epoch > epoch]
-            assert [step.epoch for step in disturbed] == list(range(epoch + 1, epoch + 1 + len(disturbed))), (
-                "an epoch is missing"
-            )
-            assert all(step.counted for step in disturbed)
-            assert all(step.moves <= allowed for step in disturbed), disturbed
-            assert disturbed[-1].moves == {min(allowed - {full})} or disturbed[-1].moves == allowed - {full}
-        rounds = next(peer for peer in peers if peer is not victim).view("rounds")
-        assert any(victim.name in row["lost"] for row in rounds if row["epoch"] >= epoch)
-        for trainer in others:
-            trainer.end()
+def sent_bytes(peer: PeerProcess) -> int:
+    return int(peer.view("status")["bytes_sent"])
