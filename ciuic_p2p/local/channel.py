@@ -20,6 +20,8 @@ from ciuic_p2p.local.protocol import FROM_DAEMON, Message, Refused, Waiting
 Reply = TypeVar("Reply", bound=Message)
 
 _RECEIVE_BYTES = 1 << 16
+_LAST_WORD_S = 1.0
+"""What a daemon said before it hung up is here already; this only bounds a socket that fails in another way."""
 
 
 def open_channel(home: Path) -> DaemonChannel:
@@ -70,7 +72,7 @@ class DaemonChannel:
         _open_channels().add(self)
 
     def send(self, message: Message, descriptor: int | None = None) -> None:
-        """Sends a message and, with it, a copy of `descriptor`."""
+        """Sends a message and, with it, a copy of `descriptor`. Raises what the daemon refused with before it hung up."""
         data = memoryview(encode(message))
         try:
             self._connection.settimeout(None)
@@ -78,7 +80,7 @@ class DaemonChannel:
                 data = data[socket.send_fds(self._connection, [data], [descriptor]) :]
             self._connection.sendall(data)
         except OSError:
-            raise self._gone() from None
+            raise self._last_word() from None
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
         """The next message; None when none came within `timeout_s` (None: waits as long as it takes)."""
@@ -122,6 +124,16 @@ class DaemonChannel:
             self._received.extend(decode(body, FROM_DAEMON) for body in self._splitter.bodies())
         except MalformedMessage as error:
             raise self._not_understood(str(error)) from None
+
+    def _last_word(self) -> SwarmError:
+        """Why the daemon hung up: its refusal may lie unread, and says more than that it is gone."""
+        try:
+            while (message := self.receive(_LAST_WORD_S)) is not None:
+                if isinstance(message, Refused):
+                    return error_of(message)
+        except (DaemonGone, LocalError) as error:
+            return error
+        return self._gone()
 
     def _gone(self) -> DaemonGone:
         return DaemonGone(f"the daemon of {self._home} went away", f"start it again with `{start_command(self._home)}`")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ciuic_p2p.errors import DaemonGone, NoDaemon
+from ciuic_p2p.errors import DaemonGone, NoDaemon, SwarmError
 from ciuic_p2p.local.channel import DaemonChannel, error_of, open_channel, start_command
 from ciuic_p2p.local.exchange import Exchange
 from ciuic_p2p.local.protocol import (
@@ -109,8 +109,8 @@ class Attachment:
         if self._channel is not None:
             try:
                 self._channel.send(Leave())
-            except DaemonGone:
-                log.info("daemon.gone_before_leaving", home=str(self._home))
+            except SwarmError as error:
+                log.info("daemon.gone_before_leaving", home=str(self._home), error=str(error))
         self._drop()
         self.exchange.close()
 
