@@ -172,7 +172,7 @@ class RunMachine:
                 self._trainer = _Trainer(shape)
                 self._attached_s = now
                 self._refused_layout = ""
-                if self.epoch is None:
+                if self.epoch is None and self._fetching is None:
                     self.layout = shape.layout
                 return []
             case TrainerReady(samples=samples):
@@ -249,6 +249,8 @@ class RunMachine:
     def _trainer_left(self, now: float) -> list[RunAction]:
         self._trainer = None
         self._seeding = False
+        if self.epoch is None and self._fetching is None:
+            self.layout = ""  # it may have been refused for it
         actions: list[RunAction] = []
         for current in list(self.rounds.values()):
             if current.contributes and self.me not in current.samples:
@@ -407,7 +409,7 @@ class RunMachine:
 
     def _is_behind(self, best: Lineage, now: float) -> bool:
         if self.epoch is None:
-            return not self._seeding and self.training
+            return not self._seeding and self.training and not self._refused_layout
         if best.state_hash == self.state_hash:
             return False
         if best.epoch <= self.epoch:
