@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemon_kit import Daemons, PeerProcess, daemons, wait_for
-from trainer_kit import ENDLESS, PARTS, Part, TrainerProcess, assert_same_hashes, mean_of, train_together
+from trainer_kit import ENDLESS, PARTS, Part, TrainerProcess, assert_same_hashes, mean_of, begin_together
 
 VALUES = 20_000
 NEWCOMER = Part(480.0, 4)
@@ -60,7 +60,7 @@ def test_the_others_train_on_while_a_killed_trainer_is_away(peers: list[PeerProc
     run = "killed among others"
     trainers = attach(peers, run)
     staying, killed = trainers[:2], trainers[2]
-    train_together(trainers)
+    begin_together(trainers)
     for trainer in trainers:
         trainer.train_until(ENDLESS)
 
@@ -92,7 +92,7 @@ def test_a_newcomer_takes_the_state_and_is_counted_from_its_second_round_on(made
     # given a round that is planned and waits for its contributions
     run = "joined"
     trainers = attach(peers, run)
-    epoch = train_together(trainers)
+    epoch = begin_together(trainers)
 
     # when a fourth peer comes, by a peer that did not begin the swarm
     fourth = made.started("nw", "--join", peers[1].join)
@@ -141,7 +141,7 @@ def test_a_trainer_of_another_model_is_refused_and_the_run_goes_on(peers: list[P
     right.train_until(ENDLESS)
     wait_for(lambda: right.steps and len(right.steps[-1].peers) == 2, "both are in one mean")
 
-    # and now the daemon itself knows the model
+    # and now that the daemon itself knows the model, the wrong one is refused by it
     leave([right])
     wait_for(lambda: not peers[1].run(run)["training"], "it has left")
     assert TrainerProcess(peers[1], PARTS[1], VALUES + 1, run).ended["kind"] == "LayoutMismatch"
@@ -151,7 +151,7 @@ def test_a_trainer_of_another_model_is_refused_and_the_run_goes_on(peers: list[P
 def test_values_that_are_no_numbers_are_withheld_and_the_trainer_recovers_with_the_anchor(peers: list[PeerProcess]) -> None:
     trainers = attach(peers[:2], "not finite")
     sound, broken = trainers
-    epoch = train_together(trainers)
+    epoch = begin_together(trainers)
 
     # when one hands over a value that is not a number
     broken.poison()
@@ -169,6 +169,25 @@ def test_values_that_are_no_numbers_are_withheld_and_the_trainer_recovers_with_t
     assert broken.step_to(epoch + 2).counted
     assert_same_hashes(trainers, (epoch + 1, epoch + 2))
     leave(trainers)
+
+
+def test_a_peer_whose_only_companion_dies_trains_on_alone(tmp_path: Path) -> None:
+    with daemons(tmp_path, CIUIC_PROBE_PERIOD_S="0.5") as made:
+        us, eu = made.swarm("us", "eu")
+        trainers = attach([us, eu], "left alone")
+        trainer = trainers[0]
+        epoch = begin_together(trainers)
+
+        # when the other daemon dies
+        eu.kill()
+        trainer.train_until(epoch + 4)
+
+        # then no epoch is skipped, and soon it moves by its own steps alone
+        trainer.wait_for_epoch(epoch + 4)
+        later = [step for step in trainer.steps if step.epoch > epoch]
+        assert [step.epoch for step in later] == [epoch + 1, epoch + 2, epoch + 3, epoch + 4]
+        assert all(step.counted for step in later)
+        assert all(step.moves == {trainer.part.move} for step in later[1:])
 
 
 def test_a_trainer_alone_that_breaks_waits_for_nobody(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class TrainerProcess:
     """One life of a trainer at one daemon; it trains once it was told how far."""
 
     def __init__(self, peer: PeerProcess, part: Part, values: int, run: str = RUN) -> None:
-        self.peer, self.part = peer, part
+        self.peer, self.part, self.run = peer, part, run
         options = {"home": peer.home, "run": run, "count": values, "move": part.move, "samples": part.samples}
         argv = [sys.executable, str(SCRIPT), *(f"--{key}={value}" for key, value in options.items())]
         self._said = peer.home.with_suffix(f".trainer{next(_numbers)}")
@@ -119,23 +119,19 @@ class TrainerProcess:
         self.process.stdin.flush()
 
 
-def train_together(trainers: Sequence[TrainerProcess]) -> int:
-    """Lets them train until all are in one mean. Returns the epoch that all then hold, none of them on its way to the next."""
+def begin_together(trainers: Sequence[TrainerProcess]) -> int:
+    """From the run's first state to two means that all are in. Returns the epoch that all then hold."""
+    wait_for(lambda: all(trainer.attached for trainer in trainers), "all hold the first state")
+    seeder = next(trainer for trainer in trainers if trainer.attached["fresh"])
+    seeder.train_until(1)  # its round was planned before the others had the state
     for trainer in trainers:
-        trainer.train_until(ENDLESS)
-    wait_for(lambda: all(_took_part(trainer, len(trainers)) for trainer in trainers), "all are in one mean")
-    last = max(trainer.epoch for trainer in trainers) + 2
+        wait_for(lambda trainer=trainer: trainer.peer.run(trainer.run)["epoch"] == 1, f"{trainer.peer.name} is there")
     for trainer in trainers:
-        trainer.train_until(last)
+        trainer.train_until(3)
     for trainer in trainers:
-        trainer.wait_for_epoch(last)
-    assert {trainer.epoch for trainer in trainers} == {last}
-    return last
-
-
-def _took_part(trainer: TrainerProcess, count: int) -> bool:
-    assert not trainer.facts("ended"), trainer.ended
-    return bool(trainer.steps) and len(trainer.steps[-1].peers) == count and trainer.steps[-1].counted
+        trainer.wait_for_epoch(3)
+        assert len(trainer.step_to(3).peers) == len(trainers)
+    return 3
 
 
 def mean_of(parts: Iterable[Part]) -> float:
