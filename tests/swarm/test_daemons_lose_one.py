@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from daemon_kit import PeerProcess, daemons, wait_for
-from trainer_kit import PARTS, RUN, TrainerProcess, assert_same_hashes, mean_of, means_with, begin_together
-
-from ciuic_p2p.core.succession import order_of_succession
+from trainer_kit import PARTS, RUN, TrainerProcess, assert_same_hashes, begin_together, mean_of, means_with
 
 VALUES = 1_000_000
-CONTRIBUTION_BYTES = 4 * VALUES * 2 // 3
-"""That each of three contributors sends to the owners of the two thirds that are not its own; as much again are its results."""
+VALUE_BYTES = 4
+
+
+def slow(lane_mbps: int) -> dict[str, str]:
+    """Lanes on which a round lasts so long that its middle cannot be missed; a death is noticed in two seconds."""
+    return {"CIUIC_LANE_MBPS": str(lane_mbps), "CIUIC_PROBE_PERIOD_S": "0.5", "CIUIC_LOG_LEVEL": "debug"}
 
 
 class Scene:
-    """Three peers that hold the state of one epoch; whoever stands at `place` in its order of succession will be killed."""
+    """Three peers that hold the state of one epoch, and the plan of its round, to which nobody has contributed yet."""
 
-    def __init__(self, peers: list[PeerProcess], place: int) -> None:
+    def __init__(self, peers: list[PeerProcess]) -> None:
         self.trainers = [TrainerProcess(peer, part, VALUES) for peer, part in zip(peers, PARTS, strict=True)]
         self.epoch = begin_together(self.trainers)
         self.last = self.epoch + 3
-        order = order_of_succession(RUN, self.epoch, [peer.peer_id for peer in peers])
-        self.victim = next(t for t in self.trainers if t.peer.peer_id == order[place])
+        plan = wait_for(self._plan, "the round is planned")
+        self.spans: dict[str, int] = plan["spans"]
+        self.leader, *self.followers = plan["contributors"]
+        assert len(self.followers) == 2
+
+    def cast(self, victim: str) -> None:
+        """The peer of this id will be killed."""
+        self.victim = next(t for t in self.trainers if t.peer.peer_id == victim)
         self.survivors = [t for t in self.trainers if t is not self.victim]
         self._sent_before = self._sent_bytes()
 
@@ -31,9 +40,10 @@ class Scene:
         for trainer in trainers:
             trainer.train_until(self.last)
 
-    def wait_until_sent(self, share: float) -> None:
-        """By the one that will be killed; share: of its contribution, and above 1 of its results."""
-        most = share * CONTRIBUTION_BYTES
+    def wait_until_sent(self, *, contribution: float, results: float) -> None:
+        """By the one that will be killed, these shares of what it sends to the two others."""
+        span = self.spans.get(self.victim.peer.peer_id, 0)
+        most = VALUE_BYTES * (contribution * (VALUES - span) + results * 2 * span)
         wait_for(lambda: self._sent_bytes() - self._sent_before > most, "it is in the middle of the round")
 
     def check_the_end(self) -> None:
@@ -51,28 +61,36 @@ class Scene:
             assert trainer.step_to(self.last).counted
         row = self.survivors[0].peer.rounds(RUN)[self.epoch]
         assert row["lost"] == [self.victim.peer.name]
-        assert row["repaired"] > 0
+        assert (row["repaired"] > 0) == (self.spans[self.victim.peer.peer_id] > 0), "its span was given to others, if it had one"
+
+    def _plan(self) -> dict[str, Any] | None:
+        opened = self.trainers[0].peer.logged("round.opened")
+        return next((entry for entry in opened if entry["epoch"] == self.epoch), None)
 
     def _sent_bytes(self) -> int:
         return int(self.victim.peer.view("status")["bytes_sent"])
 
 
-@pytest.mark.parametrize("place", [pytest.param(1, id="contributor"), pytest.param(0, id="leader")])
-def test_a_peer_is_killed_while_it_sends_its_contribution(tmp_path: Path, place: int) -> None:
-    with daemons(tmp_path, CIUIC_LANE_MBPS="30", CIUIC_PROBE_PERIOD_S="0.5") as made:
-        scene = Scene(made.swarm("us", "eu", "as"), place)
+@pytest.mark.parametrize("leads", [pytest.param(False, id="contributor"), pytest.param(True, id="leader")])
+def test_a_peer_is_killed_while_it_sends_its_contribution(tmp_path: Path, leads: bool) -> None:
+    with daemons(tmp_path, **slow(lane_mbps=30)) as made:
+        scene = Scene(made.swarm("us", "eu", "as"))
+        scene.cast(scene.leader if leads else scene.followers[0])
         first, last = scene.survivors
         scene.train([scene.victim, first])  # the round cannot end without the other one
-        scene.wait_until_sent(0.25)
+        scene.wait_until_sent(contribution=0.25, results=0)
         scene.victim.peer.kill()
         scene.train([first, last])
         scene.check_the_end()
 
 
-def test_a_peer_is_killed_while_it_sends_the_results_of_its_span(tmp_path: Path) -> None:
-    with daemons(tmp_path, CIUIC_LANE_MBPS="10", CIUIC_PROBE_PERIOD_S="0.5") as made:
-        scene = Scene(made.swarm("us", "eu", "as"), 1)
+def test_an_owner_is_killed_while_it_sends_its_results(tmp_path: Path) -> None:
+    with daemons(tmp_path, **slow(lane_mbps=10)) as made:
+        scene = Scene(made.swarm("us", "eu", "as"))
+        owner = max(scene.followers, key=lambda peer: scene.spans[peer])
+        assert scene.spans[owner] > 0
+        scene.cast(owner)
         scene.train(scene.trainers)
-        scene.wait_until_sent(1.25)
+        scene.wait_until_sent(contribution=1, results=0.25)
         scene.victim.peer.kill()
         scene.check_the_end()
