@@ -1,4 +1,4 @@
-"""Trainers of real daemons die, come late, bring another model or break: what the run keeps, and what the others notice of it."""
+"""Trainers of real daemons die, come late, bring another model or break: what the run keeps, what the others notice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemon_kit import Daemons, PeerProcess, daemons, wait_for
-from trainer_kit import ENDLESS, PARTS, Part, TrainerProcess, assert_same_hashes, mean_of, begin_together
+from trainer_kit import ENDLESS, PARTS, Part, TrainerProcess, assert_same_hashes, begin_together, mean_of
 
 VALUES = 20_000
 NEWCOMER = Part(480.0, 4)
@@ -20,7 +20,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
         yield made
 
 
-@pytest.fixture()
+@pytest.fixture
 def peers(made: Daemons) -> list[PeerProcess]:
     """Three daemons that know each other; each test has a run of its own."""
     return made.made[:3]
