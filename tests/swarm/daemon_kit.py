@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 
 from ciuic_p2p.config import child_environment
-from ciuic_p2p.errors import SwarmError
 from ciuic_p2p.local.channel import open_channel
 from ciuic_p2p.local.protocol import AskView, View
 
@@ -43,6 +42,8 @@ class PeerProcess:
         self._environment = child_environment(**environment)
         self._ready: dict[str, Any] | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.at_end: list[Callable[[], None]] = []
+        """What else is to be ended with it, such as its trainers."""
 
     def start(self, *flags: str, listen: str = LOOPBACK) -> None:
         """Returns at once; `ready` waits."""
@@ -127,6 +128,8 @@ class PeerProcess:
 
     def end(self) -> None:
         """For the end of a test, whatever state it is in."""
+        for end in self.at_end:
+            end()
         if self.process is not None and not self.is_over():
             self.kill()
 
@@ -190,11 +193,3 @@ def daemons(folder: Path, **environment: str) -> Iterator[Daemons]:
     finally:
         for peer in made.made:
             peer.end()
-
-
-def answers(peer: PeerProcess) -> bool:
-    """Whether a view comes back at all."""
-    try:
-        return bool(peer.view("status"))
-    except SwarmError:
-        return False

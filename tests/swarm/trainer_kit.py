@@ -57,6 +57,7 @@ class TrainerProcess:
         environment = child_environment(PYTHONPATH=str(PROJECT))
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=said, env=environment)
+        peer.at_end.append(self.kill)
 
     def train_until(self, epoch: int) -> None:
         """Returns at once."""
