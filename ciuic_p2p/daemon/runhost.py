@@ -327,7 +327,13 @@ class RunHost:
                 plan = self._machine.rounds[epoch].plan
                 self._values[epoch] = RoundValues(plan, None)
                 self.rounds.open(plan, time.monotonic())
-                log.debug("round.opened", run=self.run, epoch=epoch, contributors=len(plan.contributors))
+                log.debug(
+                    "round.opened",
+                    run=self.run,
+                    epoch=epoch,
+                    contributors=plan.contributors,
+                    spans={span.owner: span.stop - span.start for span in plan.spans},
+                )
             case e.DropRound(epoch=epoch):
                 self._values.pop(epoch, None)
                 self._discard_frames(epoch)

@@ -1,62 +1,97 @@
-"""Three real daemons, one killed with SIGKILL in the middle of a round: as contributor, as owner of a span, as leader."""
+"""Three daemons train; one is killed in the middle of a round. The two others end that round, and every later one, alike."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from daemon_kit import PeerProcess, daemons, wait_for
+from trainer_kit import PARTS, RUN, TrainerProcess, assert_same_hashes, begin_together, mean_of, means_with
 
-from ciuic_p2p.core.succession import order_of_succession
-from ciuic_p2p.terms import PeerId
-from tests.swarm.daemon_kit import FlatTrainer, PeerProcess, daemons, hashes_agree, wait_for
-
-CONSTANTS = {"us": 3.0, "eu": 6.0, "as": 12.0}
-VALUES = 1_500_000
-LANE_MBPS = 40.0
-"""A round moves two thirds of 6 MB each way over four lanes: a quarter of a second."""
+VALUES = 1_000_000
+VALUE_BYTES = 4
 
 
-def leader_of(epoch: int, peers: list[PeerProcess]) -> PeerProcess:
-    by_id = {PeerId(peer.peer_id): peer for peer in peers}
-    return by_id[order_of_succession("flat", epoch, by_id)[0]]
+def slow(lane_mbps: int) -> dict[str, str]:
+    """Lanes on which a round lasts so long that its middle cannot be missed; a death is noticed in two seconds."""
+    return {"CIUIC_LANE_MBPS": str(lane_mbps), "CIUIC_PROBE_PERIOD_S": "0.5", "CIUIC_LOG_LEVEL": "debug"}
 
 
-def exact_means(survivors: set[str]) -> set[float]:
-    """The values that a part may move by: the mean of the survivors, with or without the one that was killed."""
-    without = sum(CONSTANTS[name] for name in survivors) / len(survivors)
-    return {without, sum(CONSTANTS.values()) / len(CONSTANTS)}
+class Scene:
+    """Three peers that hold the state of one epoch, and the plan of its round, to which nobody has contributed yet."""
+
+    def __init__(self, peers: list[PeerProcess]) -> None:
+        self.trainers = [TrainerProcess(peer, part, VALUES) for peer, part in zip(peers, PARTS, strict=True)]
+        self.epoch = begin_together(self.trainers)
+        self.last = self.epoch + 3
+        plan = wait_for(self._plan, "the round is planned")
+        self.spans: dict[str, int] = plan["spans"]
+        self.leader, *self.followers = plan["contributors"]
+        assert len(self.followers) == 2
+
+    def cast(self, victim: str) -> None:
+        """The peer of this id will be killed."""
+        self.victim = next(t for t in self.trainers if t.peer.peer_id == victim)
+        self.survivors = [t for t in self.trainers if t is not self.victim]
+        self._sent_before = self._sent_bytes()
+
+    def train(self, trainers: list[TrainerProcess]) -> None:
+        for trainer in trainers:
+            trainer.train_until(self.last)
+
+    def wait_until_sent(self, *, contribution: float, results: float) -> None:
+        """By the one that will be killed, these shares of what it sends to the two others."""
+        span = self.spans.get(self.victim.peer.peer_id, 0)
+        most = VALUE_BYTES * (contribution * (VALUES - span) + results * 2 * span)
+        wait_for(lambda: self._sent_bytes() - self._sent_before > most, "it is in the middle of the round")
+
+    def check_the_end(self) -> None:
+        """The survivors ended this round, without skipping it, and the next ones, alike and exactly."""
+        for trainer in self.survivors:
+            trainer.wait_for_epoch(self.last)
+            assert [s.epoch for s in trainer.steps if s.epoch > self.epoch] == [self.epoch + 1, self.epoch + 2, self.last]
+        assert_same_hashes(self.survivors, range(self.epoch + 1, self.last + 1))
+        parts = [trainer.part for trainer in self.survivors]
+        for trainer in self.survivors:
+            moves = trainer.step_to(self.epoch + 1).moves
+            assert moves <= means_with(parts, [self.victim.part]), "each value is the mean of a group that both are in"
+            assert mean_of(parts) in moves, "the round was over before the kill"
+            assert trainer.step_to(self.last).moves == {mean_of(parts)}
+            assert trainer.step_to(self.last).counted
+        row = self.survivors[0].peer.rounds(RUN)[self.epoch]
+        assert row["lost"] == [self.victim.peer.name]
+        had_span = self.spans[self.victim.peer.peer_id] > 0
+        assert (row["repaired"] > 0) == had_span
+
+    def _plan(self) -> dict[str, Any] | None:
+        opened = self.trainers[0].peer.logged("round.opened")
+        return next((entry for entry in opened if entry["epoch"] == self.epoch), None)
+
+    def _sent_bytes(self) -> int:
+        return int(self.victim.peer.view("status")["bytes_sent"])
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["leader", "contributor and owner"])
-def test_a_peer_killed_in_mid_round_costs_the_others_seconds(tmp_path: Path, leads: bool):
-    with daemons(tmp_path, *CONSTANTS, lane_mbps=LANE_MBPS) as peers:
-        trainers = {peer.name: FlatTrainer(peer, CONSTANTS[peer.name], VALUES) for peer in peers}
-        # given: all three take part in every part of a round
-        full = sum(CONSTANTS.values()) / 3
-        wait_for(lambda: all(t.steps and t.steps[-1].moves == {full} for t in trainers.values()), "all three average")
+@pytest.mark.parametrize("leads", [pytest.param(False, id="contributor"), pytest.param(True, id="leader")])
+def test_a_peer_is_killed_while_it_sends_its_contribution(tmp_path: Path, leads: bool) -> None:
+    with daemons(tmp_path, **slow(lane_mbps=30)) as made:
+        scene = Scene(made.swarm("us", "eu", "as"))
+        scene.cast(scene.leader if leads else scene.followers[0])
+        first, last = scene.survivors
+        scene.train([scene.victim, first])  # the round cannot end without the other one
+        scene.wait_until_sent(contribution=0.25, results=0)
+        scene.victim.peer.kill()
+        scene.train([first, last])
+        scene.check_the_end()
 
-        # when: the leader of the next round (or another one) dies while the contributions are under way
-        epoch = max(trainer.epoch() for trainer in trainers.values())
-        leader = leader_of(epoch, peers)
-        victim = leader if leads else next(peer for peer in peers if peer is not leader)
-        wait_for(lambda: all(t.is_ready.is_set() and t.epoch() == epoch for t in trainers.values()), "all are in the round", 20)
-        victim.kill()
 
-        # then: the others finish this round and go on, with equal hashes and exact means
-        others = [trainer for name, trainer in trainers.items() if name != victim.name]
-        for trainer in others:
-            trainer.reach(epoch + 4)
-        assert hashes_agree(*trainers.values()) >= 4
-        allowed = exact_means({name for name in CONSTANTS if name != victim.name})
-        for trainer in others:
-            disturbed = [step for step in trainer.steps if step.epoch > epoch]
-            assert [step.epoch for step in disturbed] == list(range(epoch + 1, epoch + 1 + len(disturbed))), (
-                "an epoch is missing"
-            )
-            assert all(step.counted for step in disturbed)
-            assert all(step.moves <= allowed for step in disturbed), disturbed
-            assert disturbed[-1].moves == {min(allowed - {full})} or disturbed[-1].moves == allowed - {full}
-        rounds = next(peer for peer in peers if peer is not victim).view("rounds")
-        assert any(victim.name in row["lost"] for row in rounds if row["epoch"] >= epoch)
-        for trainer in others:
-            trainer.end()
+def test_an_owner_is_killed_while_it_sends_its_results(tmp_path: Path) -> None:
+    with daemons(tmp_path, **slow(lane_mbps=10)) as made:
+        scene = Scene(made.swarm("us", "eu", "as"))
+        owner = max(scene.followers, key=lambda peer: scene.spans[peer])
+        assert scene.spans[owner] > 0
+        scene.cast(owner)
+        scene.train(scene.trainers)
+        scene.wait_until_sent(contribution=1, results=0.25)
+        scene.victim.peer.kill()
+        scene.check_the_end()

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
-from ciuic_p2p.daemon.fetching import Fetch
+from ciuic_p2p.daemon.fetching import Fetch, version_tag
 from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.tensors.state import StateManifest, piece_bytes
 from ciuic_p2p.terms import PeerId, StateHash
@@ -64,5 +64,15 @@ def test_what_one_donor_refuses_another_gives() -> None:
         assert found is not None
         assert np.array_equal(found[0].anchor, state.anchor)
         assert np.array_equal(found[0].momentum, state.momentum)
+
+    asyncio.run(scenario())
+
+
+def test_the_pieces_of_two_states_are_told_apart() -> None:
+    async def scenario() -> None:
+        tags = {Fetch("mnist", EPOCH, StateHash(digits * 32), DONORS, lambda *_: None).tag for digits in ("ab", "cd")}
+        assert tags == {version_tag(StateHash("ab" * 32)), version_tag(StateHash("cd" * 32))}
+        assert len(tags) == 2
+        assert max(tags) < 1 << 32
 
     asyncio.run(scenario())
