@@ -152,9 +152,9 @@ def test_a_peer_whose_clock_went_back_numbers_on_from_its_last_record():
     within_a_minute(run())
 
 
-def record_of(peer, identity=None, **changes):
+def record_of(peer, identity=None, *, expires_at_s=None, **changes):
     """Signed bytes of a record that says it is `peer`'s."""
-    record = dataclasses.replace(peer.describe(), expires_at_s=soon(), **changes)
+    record = dataclasses.replace(peer.describe(), expires_at_s=expires_at_s or soon(), **changes)
     return encode_record(record, SWARM, (identity or peer.identity).sign)
 
 
@@ -170,7 +170,7 @@ def test_a_member_cannot_store_a_false_record(kind):
             value = {
                 "garbage": lambda: b"garbage",
                 "foreign signature": lambda: encode_record(record, SWARM, hostile.identity.sign),
-                "foreign subkey": lambda: record_of(hostile),
+                "foreign subkey": lambda: record_of(hostile, expires_at_s=expires_at),
                 "other expiry": lambda: encode_record(record, SWARM, a.identity.sign),
                 "too long": lambda: encode_record(
                     dataclasses.replace(record, expires_at_s=soon(LATEST_EXPIRY_S + 60)), SWARM, a.identity.sign
@@ -191,7 +191,7 @@ def test_a_member_cannot_store_a_false_record(kind):
             assert await a.network.fetch(KEY) == {}
             if kind == "foreign subkey":
                 good = await hostile.network._live.dht._node.protocol.call_store(
-                    where, [key], [MSGPackSerializer.dumps(value)], float(soon()), [hostile.peer_id]
+                    where, [key], [MSGPackSerializer.dumps(value)], float(expires_at), [hostile.peer_id]
                 )
                 assert good == [True], "the same bytes are taken in their own place"
 
