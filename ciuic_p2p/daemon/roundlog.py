@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,10 @@ class RoundEntry:
     bytes_sent: int = 0
     bytes_received: int = 0
     transcript: Transcript | None = None
+
+    @property
+    def counted_from_s(self) -> float:
+        return self.began_s if self.began_s is not None else self.opened_s
 
 
 class RoundLog:
@@ -73,7 +78,7 @@ class RoundLog:
     def finish(self, action: FinishRound, now: float) -> None:
         entry = self._entries.get(action.epoch)
         if entry is not None:
-            entry.seconds = now - (entry.began_s if entry.began_s is not None else entry.opened_s)
+            entry.seconds = now - entry.counted_from_s
             entry.contributors, entry.lost = action.contributors, action.lost
             entry.repaired, entry.counted = action.repaired, action.counted
 
@@ -115,6 +120,7 @@ def _describe(entry: RoundEntry, name_of: dict[PeerId, str]) -> dict[str, Any]:
         "plan": f"butterfly of {len(plan.contributors)}, {len(plan.listeners)} listening",
         "codec": plan.codec,
         "reason": plan.reason,
+        "began_at": round(_wall_clock_s(entry.counted_from_s), 4),
         "seconds": round(entry.seconds or 0.0, 4),
         "predicted_s": round(plan.predicted_s, 4),
         "bytes_sent": entry.bytes_sent,
@@ -125,3 +131,7 @@ def _describe(entry: RoundEntry, name_of: dict[PeerId, str]) -> dict[str, Any]:
         "state_hash": entry.state_hash,
         "signed": entry.transcript is not None,
     }
+
+
+def _wall_clock_s(monotonic_s: float) -> float:
+    return time.time() - time.monotonic() + monotonic_s
