@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 FELL_SHORT = 3
-COMMON = ("report", "stand_in", "swarms")
+COMMON = ("arenas", "children", "contestants", "contests", "laps", "limits", "report", "stand_in", "swarms")
 
 
 def main() -> int:
