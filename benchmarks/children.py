@@ -31,6 +31,11 @@ class Child:
         )
         self._read = b""
 
+    def fileno(self) -> int:
+        """Of what it says, for `select`."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -43,13 +48,10 @@ class Child:
 
     def hear(self, limit_s: float) -> dict[str, Any]:
         """Its next object. Raises LocalError when it ended, or says nothing for so long."""
-        assert self._process.stdout is not None
         deadline_s = time.monotonic() + limit_s
         while b"\n" not in self._read:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._process.stdout], [], [], left_s)[0]:
-                raise LocalError(f"{self.name} gave no answer within {limit_s:.0f} s")
-            more = os.read(self._process.stdout.fileno(), 1 << 16)
+            first_to_answer([self], deadline_s - time.monotonic())
+            more = os.read(self.fileno(), 1 << 16)
             if not more:
                 raise LocalError(f"{self.name} ended early: {self._last_complaint()}")
             self._read += more
@@ -78,6 +80,14 @@ class Child:
         self._complaints.seek(0)
         lines = self._complaints.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+
+def first_to_answer(children: Sequence[Child], limit_s: float) -> Child:
+    """One that has something to say, or ended. Raises LocalError when none has for so long."""
+    found = select.select(children, [], [], max(0.0, limit_s))[0]
+    if not found:
+        raise LocalError(f"{children[0].name} gave no answer in time")
+    return found[0]
 
 
 def module_argv(module: str, **options: object) -> list[str]:

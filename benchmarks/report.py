@@ -24,6 +24,8 @@ from ciuic_p2p.errors import SwarmError
 COULD_NOT_RUN = 1
 FALLS_SHORT = 3
 LEAST_SAMPLES = 3
+MISSING = " could not run: "
+"""In the line of a figure that could not be taken."""
 
 _VERSIONS = ("ciuic-p2p", "numpy", "torch", "hivemind", "cryptography", "uvloop")
 
@@ -86,7 +88,7 @@ def run_benchmark(
         try:
             figures[chosen] = measurements[chosen]()
         except SwarmError as error:
-            progress(f"{name}: {chosen} could not run: {error}")
+            progress(f"{name}: {chosen}{MISSING}{error}")
             could_run = False
     if figures:
         print(_as_json(name, figures) if flags.json else _as_table(figures))

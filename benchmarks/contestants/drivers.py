@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from benchmarks.children import Child, module_argv
+from benchmarks.children import Child, first_to_answer, module_argv
 from benchmarks.laps import Lap, lap_of_round, slowest_s
 from benchmarks.swarms import Peer, Place, ask
 from ciuic_p2p.errors import LocalError
@@ -43,8 +43,8 @@ def ours(peers: Sequence[Peer], count: int, codec: str) -> Iterator[Contestant]:
             trainer.hear(STARTING_S)
 
         def race(limit_s: float) -> Lap | None:
-            told = _cue(trainers, limit_s)
-            if not all(fact["counted"] and fact["peers"] == len(peers) for fact in told):
+            told, partial = _cue_until_whole(trainers, limit_s)
+            if partial:
                 return None
             hashes = {fact["state_hash"] for fact in told}
             if len(hashes) != 1:
@@ -111,6 +111,27 @@ def _cue(children: Sequence[Child], limit_s: float, line: str = "") -> list[dict
     for child in children:
         child.tell(line)
     return [child.hear(max(0.0, deadline_s - time.monotonic())) for child in children]
+
+
+def _cue_until_whole(trainers: Sequence[Child], limit_s: float) -> tuple[list[dict[str, Any]], bool]:
+    """The same, until all have had a round together, and whether there were others before it.
+
+    Who had a round without the others is told again at once: they may be waiting for it in the next.
+    """
+    deadline_s = time.monotonic() + limit_s
+    waiting, partial, told = list(trainers), False, []
+    for trainer in trainers:
+        trainer.tell()
+    while waiting:
+        trainer = first_to_answer(waiting, deadline_s - time.monotonic())
+        fact = trainer.hear(deadline_s - time.monotonic())
+        if fact["counted"] and fact["peers"] == len(trainers):
+            told.append(fact)
+            waiting.remove(trainer)
+        else:
+            partial = True
+            trainer.tell()
+    return told, partial
 
 
 def _lap_of(told: Sequence[dict[str, Any]]) -> Lap | None:
