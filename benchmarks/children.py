@@ -50,7 +50,8 @@ class Child:
         """Its next object. Raises LocalError when it ended, or says nothing for so long."""
         deadline_s = time.monotonic() + limit_s
         while b"\n" not in self._read:
-            first_to_answer([self], deadline_s - time.monotonic())
+            if first_to_answer([self], deadline_s - time.monotonic()) is None:
+                raise LocalError(f"{self.name} gave no answer in time")
             more = os.read(self.fileno(), 1 << 16)
             if not more:
                 raise LocalError(f"{self.name} ended early: {self._last_complaint()}")
@@ -58,12 +59,14 @@ class Child:
         line, _, self._read = self._read.partition(b"\n")
         return json.loads(line)
 
+    def ask_to_end(self) -> None:
+        self._process.terminate()
+
     def stop(self) -> None:
-        """Asks it to end, and after a while ends its whole group."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
+        """Asks it to end, and after a while ends it and what it started."""
+        self.ask_to_end()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
         self.kill()
 
     def kill(self) -> None:
@@ -82,12 +85,9 @@ class Child:
         return lines[-1] if lines else "it said nothing"
 
 
-def first_to_answer(children: Sequence[Child], limit_s: float) -> Child:
-    """One that has something to say, or ended. Raises LocalError when none has for so long."""
-    found = select.select(children, [], [], max(0.0, limit_s))[0]
-    if not found:
-        raise LocalError(f"{children[0].name} gave no answer in time")
-    return found[0]
+def first_to_answer(children: Sequence[Child], limit_s: float) -> Child | None:
+    """One that has something to say, or ended; None when there is none for so long."""
+    return next(iter(select.select(children, [], [], max(0.0, limit_s))[0]), None)
 
 
 def module_argv(module: str, **options: object) -> list[str]:

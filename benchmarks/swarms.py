@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,17 @@ class Peer:
 @contextmanager
 def swarm(places: Sequence[Place], folder: Path) -> Iterator[list[Peer]]:
     """All daemons, joined to the first."""
-    with ExitStack() as stack:
-        peers: list[Peer] = []
+    peers: list[Peer] = []
+    try:
         for place in places:
             join = peers[0].facts["join"] if peers else None
             peers.append(Peer(place, folder / place.name, join))
-            stack.callback(peers[-1].daemon.stop)
         yield peers
+    finally:
+        for peer in peers:
+            peer.daemon.ask_to_end()
+        for peer in peers:
+            peer.daemon.stop()
 
 
 def ask(peer: Peer, what: str) -> Any:

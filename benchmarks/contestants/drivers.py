@@ -18,6 +18,7 @@ from ciuic_p2p.errors import LocalError
 
 STARTING_S = 120.0
 """Until all processes of a contestant have found each other and hold their tensors."""
+POLL_S = 0.2
 NOTICE_S = 0.2
 """From telling hivemind's peers when to start until they do."""
 
@@ -42,8 +43,11 @@ def ours(peers: Sequence[Peer], count: int, codec: str) -> Iterator[Contestant]:
         for trainer in trainers:
             trainer.hear(STARTING_S)
 
+        def all_are_equal() -> bool:
+            return len({_standing(peer, run) for peer in peers}) == 1
+
         def race(limit_s: float) -> Lap | None:
-            told, partial = _cue_until_whole(trainers, limit_s)
+            told, partial = _cue_until_whole(trainers, all_are_equal, limit_s)
             if partial:
                 return None
             hashes = {fact["state_hash"] for fact in told}
@@ -113,25 +117,42 @@ def _cue(children: Sequence[Child], limit_s: float, line: str = "") -> list[dict
     return [child.hear(max(0.0, deadline_s - time.monotonic())) for child in children]
 
 
-def _cue_until_whole(trainers: Sequence[Child], limit_s: float) -> tuple[list[dict[str, Any]], bool]:
+def _cue_until_whole(
+    trainers: Sequence[Child], all_are_equal: Callable[[], bool], limit_s: float
+) -> tuple[list[dict[str, Any]], bool]:
     """The same, until all have had a round together, and whether there were others before it.
 
-    Who had a round without the others is told again at once: they may be waiting for it in the next.
+    Who had a round without the others is told again as soon as all hold one state: they wait for it in the next round. To
+    tell it before would make for yet another round without them, whose bytes are in the way of theirs.
     """
     deadline_s = time.monotonic() + limit_s
-    waiting, partial, told = list(trainers), False, []
+    answering, early, partial, told = list(trainers), [], False, []
     for trainer in trainers:
         trainer.tell()
-    while waiting:
-        trainer = first_to_answer(waiting, deadline_s - time.monotonic())
-        fact = trainer.hear(deadline_s - time.monotonic())
+    while answering or early:
+        if early and all_are_equal():
+            for trainer in early:
+                trainer.tell()
+            answering, early = answering + early, []
+        answered = first_to_answer(answering, POLL_S if early else deadline_s - time.monotonic())
+        if time.monotonic() > deadline_s:
+            raise LocalError(f"{', '.join(one.name for one in answering or early)} had no round with all others in time")
+        if answered is None:
+            continue
+        fact = answered.hear(deadline_s - time.monotonic())
+        answering.remove(answered)
         if fact["counted"] and fact["peers"] == len(trainers):
             told.append(fact)
-            waiting.remove(trainer)
         else:
+            early.append(answered)
             partial = True
-            trainer.tell()
     return told, partial
+
+
+def _standing(peer: Peer, run: str) -> tuple[int | None, str]:
+    """Epoch and hash of the state that a daemon holds."""
+    status = next((status for status in ask(peer, "status")["runs"] if status["run"] == run), None)
+    return (None, "") if status is None else (status["epoch"], status["state_hash"])
 
 
 def _lap_of(told: Sequence[dict[str, Any]]) -> Lap | None:
