@@ -16,7 +16,7 @@ from benchmarks.laps import Lap, lap_of_round, slowest_s
 from benchmarks.swarms import Peer, Place, ask
 from ciuic_p2p.errors import LocalError
 
-STARTING_S = 120.0
+STARTING_S = 240.0
 """Until all processes of a contestant have found each other and hold their tensors."""
 POLL_S = 0.2
 NOTICE_S = 0.2
@@ -47,7 +47,7 @@ def ours(peers: Sequence[Peer], count: int, codec: str) -> Iterator[Contestant]:
             return len({_standing(peer, run) for peer in peers}) == 1
 
         def race(limit_s: float) -> Lap | None:
-            told, partial = _cue_until_whole(trainers, all_are_equal, limit_s)
+            told, partial = cue_until_whole(trainers, all_are_equal, limit_s)
             if partial:
                 return None
             hashes = {fact["state_hash"] for fact in told}
@@ -117,7 +117,7 @@ def _cue(children: Sequence[Child], limit_s: float, line: str = "") -> list[dict
     return [child.hear(max(0.0, deadline_s - time.monotonic())) for child in children]
 
 
-def _cue_until_whole(
+def cue_until_whole(
     trainers: Sequence[Child], all_are_equal: Callable[[], bool], limit_s: float
 ) -> tuple[list[dict[str, Any]], bool]:
     """The same, until all have had a round together, and whether there were others before it.

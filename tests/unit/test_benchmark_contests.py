@@ -11,6 +11,7 @@ import pytest
 from benchmarks.__main__ import names
 from benchmarks.arenas import Terms
 from benchmarks.children import Child
+from benchmarks.contestants.drivers import cue_until_whole
 from benchmarks.contestants.tensors import is_mean_of_all, values_of
 from benchmarks.contests import Contest, Flags
 from benchmarks.laps import Lap
@@ -120,3 +121,39 @@ def test_a_child_that_says_nothing_is_given_up() -> None:
             parrot.hear(0.1)
     finally:
         parrot.stop()
+
+
+ALONE = {"counted": True, "peers": 1}
+NOT_IN = {"counted": False, "peers": 2}
+WHOLE = {"counted": True, "peers": 2}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "partial"),
+    [([WHOLE], [WHOLE], False), ([ALONE, WHOLE], [WHOLE], True), ([ALONE, ALONE, WHOLE], [NOT_IN, WHOLE], True)],
+)
+def test_trainers_are_told_until_all_had_a_round_together(first: list, second: list, partial: bool) -> None:
+    program = "import sys, json\nfor line, answer in zip(sys.stdin, {}): print(json.dumps(answer), flush=True)"
+    trainers = [child(program.format(answers)) for answers in (first, second)]
+    asked = 0
+
+    def all_are_equal() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked % 2 == 0  # never at once
+
+    try:
+        assert cue_until_whole(trainers, all_are_equal, 30.0) == ([WHOLE, WHOLE], partial)
+    finally:
+        for trainer in trainers:
+            trainer.stop()
+    assert bool(asked) == partial
+
+
+def test_trainers_that_never_hold_one_state_are_given_up() -> None:
+    alone = child('import sys\nfor line in sys.stdin: print(\'{"counted": true, "peers": 0}\', flush=True)')
+    try:
+        with pytest.raises(LocalError, match="the parrot had no round with all others in time"):
+            cue_until_whole([alone], lambda: False, 1.0)
+    finally:
+        alone.stop()
