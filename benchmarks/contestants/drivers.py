@@ -120,7 +120,7 @@ def _cue(children: Sequence[Child], limit_s: float, line: str = "") -> list[dict
 def cue_until_whole(
     trainers: Sequence[Child], all_are_equal: Callable[[], bool], limit_s: float
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The same, until all have had a round together, and whether there were others before it.
+    """Tells all of them and hears them, until all had a round together; and whether there were others before it.
 
     Who had a round without the others is told again as soon as all hold one state: they wait for it in the next round. To
     tell it before would make for yet another round without them, whose bytes are in the way of theirs.
