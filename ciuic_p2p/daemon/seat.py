@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
 
 from ciuic_p2p.core.events import RunShape
+from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.versions import Version
 from ciuic_p2p.local.protocol import Attach
 from ciuic_p2p.local.trainer import Trainer
-from ciuic_p2p.tensors.codecs.base import Float32
 from ciuic_p2p.tensors.codecs.registry import codec_by_name
+from ciuic_p2p.tensors.feedback import Feedback
 from ciuic_p2p.tensors.layout import Layout
 from ciuic_p2p.tensors.outer import OuterOptimizer
-from ciuic_p2p.tensors.tiles import is_finite
 
 
 class Seat:
@@ -42,6 +43,8 @@ class Seat:
         self.base: Version | None = None
         self.loaded_at_s = time.monotonic()
         self.samples_per_s = 0.0
+        self._feedback: Feedback | None = None
+        self._lock = threading.Lock()
 
     def load(self, version: Version) -> None:
         """Puts the anchor into the exchange; the next pseudo-gradient is measured from it."""
@@ -49,11 +52,23 @@ class Seat:
         self.base = version
         self.loaded_at_s = time.monotonic()
 
-    def take_contribution(self) -> Float32 | None:
-        """[count] float32, the pseudo-gradient: base minus local values. None when it is not finite."""
+    def contribution(self) -> Contribution | None:
+        """Base minus local values. None when that is not finite."""
         assert self.base is not None, "a trainer is ready only after it was attached"
-        delta = np.subtract(self.base.state.anchor, self.trainer.exchange)
-        return delta if is_finite(delta) else None
+        contribution = Contribution(self.base.state.anchor, self.trainer.exchange, self.feedback)
+        return contribution if contribution.is_finite() else None
+
+    def feedback(self) -> Feedback:
+        """Made at first need: it is as large as the model."""
+        with self._lock:
+            if self._feedback is None:
+                self._feedback = Feedback(self.layout.count)
+            return self._feedback
+
+    def forget_residual(self) -> None:
+        """The state was taken from others: what is left over belongs to another anchor."""
+        if self._feedback is not None:
+            self._feedback.zero()
 
     def note_speed(self, samples: int) -> None:
         seconds = time.monotonic() - self.loaded_at_s
