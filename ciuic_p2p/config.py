@@ -46,6 +46,9 @@ class DaemonConfig:
     lanes_per_peer: int
     lane_mbps: float | None
     """What each lane may send at most; None: as fast as the path carries it."""
+    up_mbps: float | None
+    """What this machine's line to the network carries; None: found out while rounds run. The same for `down_mbps`."""
+    down_mbps: float | None
     log_level: str
     json: bool
     """Print the ready line as JSON."""
@@ -270,6 +273,8 @@ SETTINGS = (
     Setting("probe_period_s", "--probe-period-s", _as_number(float), _period_s, lambda: 1.0),
     Setting("lanes_per_peer", "--lanes-per-peer", _as_number(int), _lane_count, lambda: 2),
     Setting("lane_mbps", "--lane-mbps", _as_number(float), _rate_mbps, lambda: None),
+    Setting("up_mbps", "--up-mbps", _as_number(float), _rate_mbps, lambda: None),
+    Setting("down_mbps", "--down-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),
 )
 

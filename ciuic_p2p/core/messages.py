@@ -54,6 +54,17 @@ class LinkReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the sender's own access carries, and whether what it sends to the receiver is held up behind it (core/pacing.py)."""
+
+    up_mbps: float
+    down_mbps: float
+    is_measured: bool
+    """False: a guess."""
+    congested: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where the sender stands in a run. Sent to all at every change, and to each new session."""
 
@@ -239,6 +250,8 @@ class AskPieces:
     epoch: int
     state_hash: StateHash
     pieces: tuple[int, ...]
+    donors: int
+    """How many peers are asked for pieces of this state; each sends at its share of the line."""
 
 
 Message = (
@@ -246,6 +259,7 @@ Message = (
     | Pong
     | Introduction
     | LinkReport
+    | Line
     | Standing
     | Plan
     | Briefing
@@ -265,6 +279,7 @@ _TYPES: dict[int, type[Message]] = {
     3: Introduction,
     4: LinkReport,
     5: Standing,
+    6: Line,
     7: Plan,
     8: Briefing,
     9: Ready,

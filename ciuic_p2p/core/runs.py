@@ -7,6 +7,7 @@ deciders in order of priority. Knows no values, no sockets, no clock.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.events import (
@@ -88,6 +89,8 @@ class RunMachine:
         self.standings: dict[PeerId, Standing] = {}
         self.connected: set[PeerId] = set()
         self.links: Links = {}
+        self.lines_mbps: Mapping[PeerId, float] = {}
+        """What each peer's own line carries, where that was measured."""
         self.samples_per_s = 0.0
         self._seed_wait_s = seed_wait_s
         self._trainer: _Trainer | None = None
@@ -509,7 +512,7 @@ class RunMachine:
     def _make_plan(self, shape: RunShape, epoch: int) -> Plan:
         candidates = self._candidates()
         contributors = (self.me, *(p for p in candidates if p != self.me))
-        butterfly = plan_butterfly(contributors, shape.count, shape.encoded_bytes, self.links)
+        butterfly = plan_butterfly(contributors, shape.count, shape.encoded_bytes, self.links, self.lines_mbps)
         return Plan(
             run=self.run,
             epoch=epoch,

@@ -45,8 +45,7 @@ class Butterfly:
 
 
 def bandwidth_mbps(peer: PeerId, peers: Sequence[PeerId], links: Links) -> float:
-    """What the peer's own line carries: the best goodput measured on any link it sends or receives on, quantised to
-    half powers of two so that noise does not move spans."""
+    """What the peer's own line carries: the best goodput measured on any link it sends or receives on, quantised."""
     measured = [
         link.goodput_mbps
         for other in peers
@@ -55,7 +54,12 @@ def bandwidth_mbps(peer: PeerId, peers: Sequence[PeerId], links: Links) -> float
     ]
     if not measured:
         return UNMEASURED_MBPS
-    return float(2 ** (round(2 * math.log2(max(measured))) / 2))
+    return _quantise(max(measured))
+
+
+def _quantise(mbps: float) -> float:
+    """To quarter powers of two, so that noise does not move spans."""
+    return float(2 ** (round(4 * math.log2(mbps)) / 4))
 
 
 def share_by_bandwidth(size_bytes: float, rates_bps: Sequence[float]) -> tuple[list[float], float]:
@@ -86,17 +90,29 @@ def share_by_bandwidth(size_bytes: float, rates_bps: Sequence[float]) -> tuple[l
     return [share / total for share in found], high
 
 
-def plan_butterfly(contributors: Sequence[PeerId], count: int, encoded_bytes: int, links: Links) -> Butterfly:
+def plan_butterfly(
+    contributors: Sequence[PeerId],
+    count: int,
+    encoded_bytes: int,
+    links: Links,
+    lines_mbps: Mapping[PeerId, float],
+    listeners: int = 0,
+) -> Butterfly:
     """Spans in the order of `contributors`; the same inputs give the same bytes on every peer.
 
-    encoded_bytes: the whole tensor under the round's codec, once.
+    encoded_bytes: the whole tensor under the round's codec, once. lines_mbps: what a peer's own line carries, where known.
+    Each of the `listeners` is sent every result as well: that prolongs the round for all, for they share the same lines.
     """
-    rates = [bandwidth_mbps(peer, contributors, links) * 1e6 for peer in contributors]
+    rates = [
+        (_quantise(lines_mbps[peer]) if peer in lines_mbps else bandwidth_mbps(peer, contributors, links)) * 1e6
+        for peer in contributors
+    ]
     shares, seconds = share_by_bandwidth(encoded_bytes, rates)
     measured = [link for (a, b), link in links.items() if a in contributors and b in contributors and a != b]
     rtt_s = max((link.rtt_ms for link in measured), default=0.0) / 1000
     jitter_s = max((link.jitter_ms for link in measured), default=0.0) / 1000
-    predicted_s = seconds + 2 * rtt_s
+    to_listeners_s = max(8 * encoded_bytes * share * listeners / rate for share, rate in zip(shares, rates, strict=True))
+    predicted_s = seconds + to_listeners_s + 2 * rtt_s
     patience_s = max(LEAST_PATIENCE_S, PATIENCE_FACTOR * predicted_s + 6 * jitter_s)
     return Butterfly(_cut_spans(contributors, count, shares), predicted_s, patience_s)
 

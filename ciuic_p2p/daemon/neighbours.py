@@ -93,6 +93,11 @@ class Neighbours:
         neighbour = self.known.get(peer)
         return neighbour.record.name if neighbour is not None and neighbour.record is not None else peer[-8:]
 
+    def rtt_ms(self, peer: PeerId) -> float:
+        """Median of the newest probes; 0 while there is none."""
+        neighbour = self.known.get(peer)
+        return neighbour.rtt.median_ms if neighbour is not None else 0.0
+
     def _want(self, record: PeerRecord) -> None:
         if self.sessions is None or record.leaving:
             return

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from ciuic_p2p.core.topology import Links
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
+from ciuic_p2p.daemon.pacemaker import Pacemaker
 from ciuic_p2p.daemon.roundlog import RoundLog
 from ciuic_p2p.daemon.seat import Seat
 from ciuic_p2p.daemon.transcripts import is_signed_by, sign_transcript
@@ -78,6 +79,7 @@ class Surroundings:
     name_of: Callable[[PeerId], str]
     pool: Executor
     tasks: asyncio.TaskGroup
+    pacemaker: Pacemaker
 
 
 class RunHost:
@@ -134,9 +136,10 @@ class RunHost:
             case _:
                 self.handle(e.MessageReceived(sender=sender, message=message))
 
-    def update_links(self, links: Links) -> None:
+    def update_links(self, links: Links, lines_mbps: Mapping[PeerId, float]) -> None:
         """What the next plan is made by."""
         self._machine.links = links
+        self._machine.lines_mbps = lines_mbps
 
     def is_busy(self) -> bool:
         """A round's bytes are under way: the links are not to be disturbed."""
@@ -342,6 +345,7 @@ class RunHost:
                 self._send_result(action)
             case e.OpenRound(epoch=epoch):
                 plan = self._machine.rounds[epoch].plan
+                self._around.pacemaker.round_opened(plan, self._around.me)
                 self._values[epoch] = RoundValues(plan, self._buffers)
                 self.rounds.open(plan, time.monotonic())
                 log.debug(
@@ -353,6 +357,7 @@ class RunHost:
                 )
             case e.DropRound(epoch=epoch):
                 self._values.pop(epoch, None)
+                self._around.pacemaker.round_closed(self.run, epoch)
                 self._discard_frames(epoch)
             case e.LeaveRound(epoch=epoch, reason=reason):
                 log.info("round.left", run=self.run, epoch=epoch, reason=reason)
@@ -533,6 +538,7 @@ class RunHost:
             loan = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
         if loan is None:
             return
+        self._around.pacemaker.state_asked(sender, ask.donors)
         frames = []
         for piece in dict.fromkeys(ask.pieces):
             header = self._header(FrameKind.STATE, ask.epoch, piece, version_tag(ask.state_hash))
@@ -553,7 +559,8 @@ class RunHost:
 
     async def _fetch_state(self, action: e.FetchState) -> None:
         log.info("state.fetching", run=self.run, epoch=action.epoch, donors=len(action.donors))
-        fetch = Fetch(self.run, action.epoch, action.state_hash, action.donors, lambda p, m: self._send((p,), m))
+        local = self.seat.initial_values() if self.seat is not None else None
+        fetch = Fetch(self.run, action.epoch, action.state_hash, action.donors, lambda p, m: self._send((p,), m), local)
         self._fetch = fetch
         try:
             found = await fetch.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -147,9 +147,9 @@ class Runs:
         for host in self._hosts.values():
             host.tick()
 
-    def update_links(self, links: Links) -> None:
+    def update_links(self, links: Links, lines_mbps: Mapping[PeerId, float]) -> None:
         for host in self._hosts.values():
-            host.update_links(links)
+            host.update_links(links, lines_mbps)
 
     def close(self) -> None:
         for host in self._hosts.values():

@@ -12,6 +12,7 @@ from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.versions import Version
 from ciuic_p2p.local.protocol import Attach
 from ciuic_p2p.local.trainer import Trainer
+from ciuic_p2p.tensors.codecs.base import Float32
 from ciuic_p2p.tensors.codecs.registry import codec_by_name
 from ciuic_p2p.tensors.feedback import Feedback
 from ciuic_p2p.tensors.layout import Layout
@@ -51,6 +52,11 @@ class Seat:
         np.copyto(self.trainer.exchange, version.state.anchor)
         self.base = version
         self.loaded_at_s = time.monotonic()
+
+    def initial_values(self) -> Float32 | None:
+        """[count] float32, the model as the script made it; None once it was given another state."""
+        exchange: Float32 = self.trainer.exchange
+        return exchange if self.base is None and len(exchange) == self.layout.count else None
 
     def contribution(self) -> Contribution | None:
         """Base minus local values. None when that is not finite."""
