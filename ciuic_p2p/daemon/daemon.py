@@ -17,6 +17,7 @@ from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.membership import Membership, bind
 from ciuic_p2p.core.messages import decode
 from ciuic_p2p.core.records import PeerRecord, encode_record
+from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
 from ciuic_p2p.daemon.capacity import read_capacity
 from ciuic_p2p.daemon.neighbours import Neighbours
@@ -148,7 +149,8 @@ class Daemon:
 
     def _care_for_links(self) -> None:
         self._neighbours.report_links()
-        self._runs.update_links(self._neighbours.links())
+        here = {self.peer_id: Place(self.config.name, self.config.region)}
+        self._runs.update_links(self._neighbours.links(), self._neighbours.places() | here)
         if not any(host.is_busy() for host in self._runs.hosts()):
             self._neighbours.time_links()
 
