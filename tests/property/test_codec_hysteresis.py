@@ -16,7 +16,8 @@ NAMES = [codec.name for codec in all_codecs()]
 choices = st.builds(CodecChoice, codec=st.sampled_from(NAMES), lossless_level=st.sampled_from([0, 3]), reason=st.just(""))
 mbps = st.floats(-2, 7).map(lambda exponent: 10.0**exponent)
 """From 10 kbit/s to 10 Tbit/s, each magnitude as often."""
-borders = st.sampled_from([100.0, 125.0, 120.0, 150.0, 17_500.0, 25_000.0, 37_000.0, 60_000.0]) | mbps
+borders = st.sampled_from([100.0, 125.0, 120.0, 150.0, 12_200.0, 20_400.0, 37_700.0, 65_500.0, 692_000.0]) | mbps
+"""Where some choice changes, or anywhere."""
 
 
 def situation_of(
