@@ -21,7 +21,7 @@ POLICIES = (AUTO, SOURCE)
 SLOW_MBPS = 100.0
 LARGE_BYTES = 100_000_000
 ZSTD_LEVEL = 3
-"""The source's figures: brief.md, row 4."""
+"""The figures of the source's table."""
 
 HYSTERESIS = 1.25
 """What is in use stays until something else is better by this factor, so that noise of ±10 % cannot bring it back and forth."""
@@ -49,8 +49,8 @@ SPEEDS: Mapping[str, CodecSpeed] = {
     "float16": CodecSpeed(13.9, 11.3),
     "float32": CodecSpeed(15.3, 11.2),
 }
-"""What `auto` chooses among, preferred first. `python -m benchmarks.codecs` in one run; only their ratios matter, and those
-are alike on other machines."""
+"""What `auto` chooses among, preferred first. `python -m benchmarks.codecs` in one run on one machine; twice as fast
+codecs would move the borders to links twice as fast."""
 
 PACKING_PAYS_BELOW_MBPS = 120.0
 """Packing is tried where the least gain it is kept for, 5 %, saves more time than zstd 3 takes: 0.05 × 8 / (1/0.4 + 1/1.2)
@@ -139,7 +139,7 @@ SOURCE_TABLE = (
     _Rule(Stage.PARAMETERS, _across_continents, "bfloat16"),
     _Rule(Stage.CHECKPOINT, _of_a_large_tensor, "float32", ZSTD_LEVEL),
 )
-"""brief.md, row 4: "gradients 1-bit with error feedback below 100 Mbit/s; parameters bf16 across continents; checkpoints over
+"""The source documents on adaptive compression: "gradients 1-bit with error feedback below 100 Mbit/s; parameters bf16 across continents; checkpoints over
 100 MB zstd level 3". It asks for no compression anywhere else."""
 
 
