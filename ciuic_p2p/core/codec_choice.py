@@ -83,7 +83,7 @@ class Situation:
     count: int
     """Values of the whole tensor."""
     encoded_bytes: Mapping[str, int]
-    """Of the whole tensor under each codec."""
+    """Of the whole tensor under each codec: the mean of what it takes on its way there and back."""
     links: LinkSurvey
     """Between those who send it to each other."""
     crosses_regions: bool
@@ -139,8 +139,8 @@ SOURCE_TABLE = (
     _Rule(Stage.PARAMETERS, _across_continents, "bfloat16"),
     _Rule(Stage.CHECKPOINT, _of_a_large_tensor, "float32", ZSTD_LEVEL),
 )
-"""The source documents on adaptive compression: "gradients 1-bit with error feedback below 100 Mbit/s; parameters bf16 across continents; checkpoints over
-100 MB zstd level 3". It asks for no compression anywhere else."""
+"""The source documents on adaptive compression: "gradients 1-bit with error feedback below 100 Mbit/s; parameters bf16 across
+continents; checkpoints over 100 MB zstd level 3". They ask for no compression anywhere else."""
 
 
 def _choose_by_table(situation: Situation) -> CodecChoice:

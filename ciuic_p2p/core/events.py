@@ -117,7 +117,7 @@ class RunShape:
     codec_policy: str
     """A codec's name, or how to choose one: see core/codec_choice.py."""
     encoded_bytes: Mapping[str, int]
-    """Of the whole tensor under each codec."""
+    """Of the whole tensor under each codec: the mean of what it takes as contribution and as result."""
     outer_learning_rate: float
     outer_momentum: float
 

@@ -141,7 +141,7 @@ def share_by_bandwidth(size_bytes: float, rates_bps: Sequence[float]) -> tuple[l
 def plan_butterfly(contributors: Sequence[PeerId], count: int, encoded_bytes: int, links: Links) -> Butterfly:
     """Spans in the order of `contributors`; the same inputs give the same bytes on every peer.
 
-    encoded_bytes: the whole tensor under the round's codec, once.
+    encoded_bytes: the whole tensor under the round's codec, once: the mean of contributions and results.
     """
     rates = [bandwidth_mbps(peer, contributors, links) * 1e6 for peer in contributors]
     shares, seconds = share_by_bandwidth(encoded_bytes, rates)

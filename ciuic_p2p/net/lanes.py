@@ -117,11 +117,14 @@ class Lane:
 
     def _seal(self, frame: OutgoingFrame) -> memoryview | None:
         try:
-            payload = memoryview(frame.make_payload()).cast("B")
+            made = frame.make_payload()
         except Exception:  # the maker is the layer above: its defect costs this frame, not the lane
             _log.exception("frame.dropped", peer=self._parts.peer, kind=frame.header.kind, part=frame.header.part)
+            made = None
+        if made is None:
             self._parts.share.drop(frame)
             return None
+        payload = memoryview(made).cast("B")
         if len(payload) > LARGEST_FRAME_BYTES:
             _log.error("frame.dropped", peer=self._parts.peer, size_bytes=len(payload), most_bytes=LARGEST_FRAME_BYTES)
             self._parts.share.drop(frame)
@@ -165,7 +168,7 @@ class Lane:
         """False when the stream ended before a frame. Raises FrameTruncated when it ended inside one."""
         filled = 0
         while filled < len(buffer):
-            count = self._parts.connection.recv_into(buffer[filled:])
+            count = self._parts.connection.recv_into(buffer[filled:], 0, socket.MSG_WAITALL)
             if count == 0:
                 if begins_frame and filled == 0:
                     return False

@@ -30,6 +30,14 @@ def codec_by_name(name: str) -> Codec:
         raise ConfigError(f"there is no codec {name!r}", f"choose one of {', '.join(_BY_NAME)}") from None
 
 
+def reply_codec(codec: Codec) -> Codec:
+    """Under which the mean of contributions under `codec` is sent to all: nobody keeps what a reply loses.
+
+    float16 as in 1-bit SGD (Seide 2014, §3.3) where the contributions need feedback, else the codec itself.
+    """
+    return _BY_NAME["float16"] if codec.wants_feedback else codec
+
+
 def codec_by_code(code: int) -> Codec:
     """Raises MalformedPayload for a code that is given to none."""
     try:
