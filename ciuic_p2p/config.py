@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import platformdirs
 
 from ciuic_p2p.errors import AddressUnusable, ConfigError
+from ciuic_p2p.terms import UNKNOWN_REGION
 
 Value = TypeVar("Value")
 
@@ -263,7 +264,7 @@ def _host_name() -> str:
 SETTINGS = (
     Setting("home", "--home", str, _path, lambda: None),
     Setting("name", "--name", str, _word, _host_name),
-    Setting("region", "--region", str, _word, lambda: "unknown"),
+    Setting("region", "--region", str, _word, lambda: UNKNOWN_REGION),
     Setting("joins", "--join", _as_list, _several(_join), tuple),
     Setting("token_file", "--token-file", str, _path, lambda: None),
     Setting("listen", "--listen", _as_list, _at_least_one(_several(_listen_address)), lambda: ("/ip4/0.0.0.0/tcp/0",)),

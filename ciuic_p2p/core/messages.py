@@ -15,6 +15,8 @@ from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, Sta
 
 LARGEST_COUNT = 1 << 36
 MOST_MEMBERS = 4096
+HIGHEST_LOSSLESS_LEVEL = 22
+"""zstd has no higher one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,8 @@ class Plan:
     """Values from here on are buffers: averaged without loss and without momentum."""
     part_values: int
     codec: str
+    lossless_level: int
+    """Of zstd, for payloads of which a sample gains; 0: none is packed."""
     reason: str
     """Why this codec and these spans, for people."""
     outer_learning_rate: float
@@ -127,6 +131,8 @@ class Plan:
             raise ValueError("a peer stands in the plan twice")
         if not 0 <= self.parameter_count <= self.count <= LARGEST_COUNT or not 0 < self.part_values <= 1 << 20:
             raise ValueError("counts out of range")
+        if not 0 <= self.lossless_level <= HIGHEST_LOSSLESS_LEVEL:
+            raise ValueError("a lossless level out of range")
         if self.patience_s <= 0:
             raise ValueError("no patience")
         edge = 0

@@ -18,6 +18,7 @@ from ciuic_p2p.core.membership import Membership, bind
 from ciuic_p2p.core.messages import Line, decode
 from ciuic_p2p.core.pacing import Capacity
 from ciuic_p2p.core.records import PeerRecord, encode_record
+from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
 from ciuic_p2p.daemon.capacity import read_capacity
 from ciuic_p2p.daemon.neighbours import Neighbours
@@ -152,7 +153,8 @@ class Daemon:
 
     def _care_for_links(self) -> None:
         self._neighbours.report_links()
-        self._runs.update_links(self._neighbours.links(), self._pacemaker.lines_mbps(self.peer_id))
+        places = self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)}
+        self._runs.update_links(self._neighbours.links(), places, self._pacemaker.lines_mbps(self.peer_id))
         if not any(host.is_busy() for host in self._runs.hosts()):
             self._neighbours.time_links()
 

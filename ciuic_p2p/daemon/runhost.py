@@ -26,7 +26,7 @@ from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Transcript, encode
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
-from ciuic_p2p.core.topology import Links
+from ciuic_p2p.core.topology import Links, Places
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
@@ -136,10 +136,9 @@ class RunHost:
             case _:
                 self.handle(e.MessageReceived(sender=sender, message=message))
 
-    def update_links(self, links: Links, lines_mbps: Mapping[PeerId, float]) -> None:
+    def update_links(self, links: Links, places: Places, lines_mbps: Mapping[PeerId, float]) -> None:
         """What the next plan is made by."""
-        self._machine.links = links
-        self._machine.lines_mbps = lines_mbps
+        self._machine.links, self._machine.places, self._machine.lines_mbps = links, places, lines_mbps
 
     def is_busy(self) -> bool:
         """A round's bytes are under way: the links are not to be disturbed."""

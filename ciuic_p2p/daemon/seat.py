@@ -7,13 +7,15 @@ import time
 
 import numpy as np
 
+from ciuic_p2p.core.codec_choice import POLICIES
 from ciuic_p2p.core.events import RunShape
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.versions import Version
+from ciuic_p2p.errors import ConfigError
 from ciuic_p2p.local.protocol import Attach
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.tensors.codecs.base import Float32
-from ciuic_p2p.tensors.codecs.registry import codec_by_name
+from ciuic_p2p.tensors.codecs.registry import all_codecs, reply_codec
 from ciuic_p2p.tensors.feedback import Feedback
 from ciuic_p2p.tensors.layout import Layout
 from ciuic_p2p.tensors.outer import OuterOptimizer
@@ -28,14 +30,13 @@ class Seat:
         self.layout = Layout.from_wire(attach.layout)
         settings = attach.strategy
         OuterOptimizer(learning_rate=settings.outer_learning_rate, momentum=settings.outer_momentum)
-        codec = codec_by_name(settings.codec)
-        buffers = self.layout.count - self.layout.parameter_count
+        _require_known(settings.codec)
         self.shape = RunShape(
             layout=f"{self.layout.fingerprint} η={settings.outer_learning_rate} μ={settings.outer_momentum}",
             count=self.layout.count,
             parameter_count=self.layout.parameter_count,
-            codec=settings.codec,
-            encoded_bytes=codec.encoded_bytes(self.layout.parameter_count) + 4 * buffers,
+            codec_policy=settings.codec,
+            encoded_bytes=_encoded_bytes(self.layout),
             outer_learning_rate=settings.outer_learning_rate,
             outer_momentum=settings.outer_momentum,
         )
@@ -80,3 +81,19 @@ class Seat:
         seconds = time.monotonic() - self.loaded_at_s
         if samples > 0 and seconds > 0:
             self.samples_per_s = samples / seconds
+
+
+def _require_known(codec: str) -> None:
+    known = (*POLICIES, *(each.name for each in all_codecs()))
+    if codec not in known:
+        raise ConfigError(f"there is no codec {codec!r}", f"choose one of {', '.join(known)}")
+
+
+def _encoded_bytes(layout: Layout) -> dict[str, int]:
+    """Of the whole tensor under each codec, half as contributions and half as results, which may travel under another one;
+    buffers travel as float32 under every one."""
+    count, buffers_bytes = layout.parameter_count, 4 * (layout.count - layout.parameter_count)
+    return {
+        codec.name: (codec.encoded_bytes(count) + reply_codec(codec).encoded_bytes(count)) // 2 + buffers_bytes
+        for codec in all_codecs()
+    }
