@@ -26,7 +26,8 @@ from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.outbox import Outbox
 from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
 from ciuic_p2p.net.tasks import TaskSet
-from ciuic_p2p.net.wires import Wire, limit_rate
+from ciuic_p2p.net.tcpinfo import TcpInfo, prepare_for_bulk
+from ciuic_p2p.net.wires import Wire
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
@@ -42,8 +43,10 @@ class LaneLimits:
     """How many lanes, and how they are kept."""
 
     count: int = 2
+    """Until `resize`."""
     most_mbps: float | None = None
     """Of each lane, in the direction that this peer sends; only direct lanes keep to it."""
+    most_dialled: int = 32
     most_accepted: int = 64
     frames_per_key: int = FRAMES_PER_KEY
     shortest_delay_s: float = 0.1
@@ -54,14 +57,15 @@ class LaneLimits:
 class LaneGroupParts:
     """What a group is made of. dial: a new wire to the peer; None at the peer that was dialled.
 
-    ask: tells the dialling peer that lanes are wanted. end_session: called when the peer broke the protocol, or on a defect."""
+    ask: tells the dialling peer that so many lanes are wanted.
+    end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
     keys: LaneKeys
     outbox: Outbox
     meter: Meter
     dial: Callable[[], Awaitable[Wire]] | None
-    ask: Callable[[], None]
+    ask: Callable[[int], None]
     frame_received: FrameReceived
     end_session: Callable[[Exception], None]
 
@@ -75,6 +79,9 @@ class LaneGroup:
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
         self._lanes: dict[Lane, asyncio.Event] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._count = limits.count
+        self._most_mbps: float | None = None
         self._next_number = 0
         self._used_numbers: set[int] = set()
         self._wanted = False
@@ -88,10 +95,28 @@ class LaneGroup:
             self._wanted = True
             self._loop.call_soon_threadsafe(self._provide)
 
-    def answer(self) -> None:
-        """The other peer asked for lanes."""
+    def answer(self, count: int) -> None:
+        """The other peer asked for so many lanes; 0: as many as this one thinks right."""
         if self._parts.dial is not None:
             self.want()
+            self.resize(count)
+
+    def resize(self, count: int) -> None:
+        """How many lanes there should be from now on: more at once, fewer never (a warm lane costs next to nothing)."""
+        if min(count, self._limits.most_dialled) > self._count:
+            self._count = min(count, self._limits.most_dialled)
+            if self._wanted:
+                self._provide()
+
+    def pace(self, most_mbps: float | None) -> None:
+        """What all lanes together may send from now on; None: as fast as they can."""
+        self._most_mbps = most_mbps
+        self._share_rate()
+
+    def read(self) -> dict[int, TcpInfo]:
+        """What the kernel says of each lane, by number; nothing of relayed ones."""
+        found = {lane.number: lane.read() for lane in self._lanes}
+        return {number: info for number, info in found.items() if info is not None}
 
     def accept(self, connection: socket.socket, opening: LaneOpening) -> None:
         """A lane that the peer dialled, as its opening proves. Raises PeerUnreachable when it is not to be used."""
@@ -127,10 +152,18 @@ class LaneGroup:
         if self._closed:
             return
         if self._parts.dial is None:
-            self._parts.ask()
+            self._parts.ask(self._count)
             return
-        for _ in range(self._limits.count):
-            self._tasks.spawn(self._keep_lane(self._parts.dial))
+        while len(self._keepers) < self._count:
+            self._keepers.append(self._tasks.spawn(self._keep_lane(self._parts.dial)))
+
+    def _share_rate(self) -> None:
+        """Every lane the same part; frames go to whichever has room."""
+        part_mbps = None if self._most_mbps is None else self._most_mbps / max(len(self._lanes), 1)
+        if self._limits.most_mbps is not None:
+            part_mbps = min(part_mbps or self._limits.most_mbps, self._limits.most_mbps)
+        for lane in self._lanes:
+            lane.pace(part_mbps)
 
     async def _keep_lane(self, dial: Callable[[], Awaitable[Wire]]) -> None:
         delay_s = self._limits.shortest_delay_s
@@ -160,8 +193,7 @@ class LaneGroup:
         await self._start(connection, opening, dialled=True).wait()
 
     def _start(self, connection: socket.socket, opening: LaneOpening, *, dialled: bool) -> asyncio.Event:
-        if self._limits.most_mbps is not None:
-            limit_rate(connection, self._limits.most_mbps)
+        prepare_for_bulk(connection)
         away, towards = lane_secrets(self._parts.keys.secret, opening.number, opening.salt)
         ours, theirs = (away, towards) if dialled else (towards, away)
         parts = LaneParts(
@@ -175,12 +207,14 @@ class LaneGroup:
         )
         lane = Lane(parts, self)
         ended = self._lanes[lane] = asyncio.Event()
+        self._share_rate()
         lane.start()
         _log.debug("lane.opened", peer=self._parts.peer, lane=opening.number, dialled=dialled)
         return ended
 
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
+        self._share_rate()
         if self._closed:
             return
         self.broken_count += 1

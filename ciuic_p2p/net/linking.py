@@ -134,7 +134,7 @@ class Linker:
             outbox=outbox,
             meter=self._contacts.get(session.peer).meter,
             dial=dial,
-            ask=partial(session.send, Kind.LANES),
+            ask=lambda count: session.send(Kind.LANES, bytes([count])),
             frame_received=partial(self._parts.receiver.frame_received, session.peer),
             end_session=session.end,
         )

@@ -65,7 +65,9 @@ class Session:
         if wake or overflow:
             self._loop.call_soon_threadsafe(self._send_queued)
 
-    async def converse(self, message_received: Callable[[bytes], None], lanes_wanted: Callable[[], None]) -> Exception | None:
+    async def converse(
+        self, message_received: Callable[[bytes], None], lanes_wanted: Callable[[int], None]
+    ) -> Exception | None:
         """Until the session ends; returns why, None when the peer said goodbye or this side did."""
         self._ticking = self._loop.call_later(self._limits.tick_s, self._tick)
         try:
@@ -95,7 +97,7 @@ class Session:
             self._error = error
             self._stream.abort()
 
-    def _take(self, envelope: Envelope, message_received: Callable[[bytes], None], lanes_wanted: Callable[[], None]) -> None:
+    def _take(self, envelope: Envelope, message_received: Callable[[bytes], None], lanes_wanted: Callable[[int], None]) -> None:
         self._quiet_ticks = 0
         match envelope.kind:
             case Kind.MESSAGE:
@@ -103,7 +105,7 @@ class Session:
             case Kind.GOODBYE:
                 self.end(None)
             case Kind.LANES:
-                lanes_wanted()
+                lanes_wanted(envelope.body[0] if envelope.body else 0)
             case Kind.PING if len(envelope.body) == _PING_BYTES:
                 self.send(Kind.PONG, envelope.body)
             case Kind.PONG if len(envelope.body) == _PING_BYTES:
