@@ -36,7 +36,7 @@ class Peer:
     def __init__(self, place: Place, home: Path, join: str | None) -> None:
         self.place, self.home = place, home
         options = {"home": home, "name": place.name, "region": place.name.rstrip("0123456789")}
-        argv = [*module_argv("ciuic_p2p", **options, listen=f"/ip4/{place.address}/tcp/0"), "--json"]
+        argv = [*module_argv("ciuic_p2p", **options, listen=f"/ip4/{place.address}/tcp/0"), "--json", "--log-level", "debug"]
         argv.insert(3, "start")
         home.parent.mkdir(parents=True, exist_ok=True)
         self.daemon = Child(f"the daemon of {place.name}", place.command([*argv, *(["--join", join] if join else [])]))

@@ -468,6 +468,8 @@ class RunMachine:
         if best is None or best.state_hash != self.state_hash:
             return None
         place = self._candidates().index(self.me)
+        if place == 0 and len(self._candidates()) == 1 and self._behind() and self._trainer.ready_samples is None:
+            return None  # alone it needs no plan before its inner steps are done; until then others may have arrived
         if place == 0:
             return self._epoch_began_s + self._arrival_wait_s(self._trainer)
         if self._trainer.ready_samples is None:

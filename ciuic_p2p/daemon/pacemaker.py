@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import structlog
+
 from ciuic_p2p.core.messages import Line, Plan, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
@@ -26,6 +28,8 @@ from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.tcpinfo import TcpInfo
 from ciuic_p2p.terms import PeerId
+
+log = structlog.get_logger(__name__)
 
 WINDOW_S = 0.5
 LEAST_WINDOW_BYTES = 64 << 10
@@ -129,7 +133,8 @@ class Pacemaker:
             blaming = sum(self._flows[peer].blames_me for peer in receiving)
             received_mbps = sum(window.received_bytes for window in receiving.values()) * 8e-6 / WINDOW_S
             self._down.add(received_mbps, is_congested=2 * blaming > len(receiving))
-        for peer in {*sending, *receiving}:
+        for peer in sorted({*sending, *receiving}):
+            self._log(peer, windows[peer], is_mine=mine)
             self._tell(peer, congested=peer in sending and sending[peer].is_congested and not mine)
         for peer in [peer for peer in self._fetches if peer not in sending and not self._sessions.waits_for(peer)]:
             del self._fetches[peer]
@@ -160,6 +165,20 @@ class Pacemaker:
         line = Line(up_mbps=self._up.mbps, down_mbps=self._down.mbps, is_measured=self._is_measured, congested=congested)
         with contextlib.suppress(PeerUnreachable):
             self._sessions.send_message(peer, encode(line))
+
+    def _log(self, peer: PeerId, window: FlowWindow, *, is_mine: bool) -> None:
+        log.debug(
+            "pace.window",
+            peer=peer,
+            sent_mbps=round(window.sent_mbps, 1),
+            received_mbps=round(window.received_bytes * 8e-6 / WINDOW_S, 1),
+            retransmitted_kb=window.retransmitted_bytes // 1000,
+            rtt_ms=round(window.rtt_ms),
+            least_rtt_ms=round(window.least_rtt_ms),
+            own_line_congested=is_mine,
+            up_mbps=round(self._up.mbps, 1),
+            down_mbps=round(self._down.mbps, 1),
+        )
 
     def _is_near(self, peer: PeerId) -> bool:
         return 0.0 < self._rtt_ms(peer) < NEAR_MS

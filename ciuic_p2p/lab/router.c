@@ -20,7 +20,10 @@
 
 enum { MAX = 200, HEADER = 10, LARGEST = 70000, WIRE = 1448 };
 
-typedef struct { double due; uint64_t order; int target, length; unsigned char *bytes; } Packet;
+typedef enum { AT_CABLE, AT_DOWN_LINK, AT_HOST } Stage;
+typedef struct { double due; uint64_t order; Stage stage; int source, target, length; unsigned char *bytes; } Packet;
+/* What happens to a packet next, and when. Every queue is entered at the time of arrival there, so that a packet which is
+ * still on its long way does not hold up one that came by a short one. */
 typedef struct { double delay, jitter, loss; int cable; } Path;
 
 static int count;
@@ -70,6 +73,8 @@ static int earlier(const Packet *a, const Packet *b)
 
 static void push(Packet packet)
 {
+    static uint64_t order;
+    packet.order = order++;
     if (held == room) heap = realloc(heap, (room = room ? 2 * room : 4096) * sizeof *heap);
     size_t i = held++;
     while (i && earlier(&packet, &heap[(i - 1) / 2])) { heap[i] = heap[(i - 1) / 2]; i = (i - 1) / 2; }
@@ -100,7 +105,6 @@ static double pass(double *free_at, double rate, double t, int size)
 
 static void accept_packet(int source, const unsigned char *bytes, int length)
 {
-    static uint64_t order;
     const unsigned char *ip = bytes + HEADER;
     if (length < HEADER + 20 || ip[0] >> 4 != 4 || ip[16] != 10 || ip[17] != 77 || ip[18] != 0) return;
     int target = ip[19] - 1, size = length - HEADER;
@@ -113,15 +117,46 @@ static void accept_packet(int source, const unsigned char *bytes, int length)
         if (chance() >= keep) { dropped[source]++; return; }
     }
     double t = pass(&up_free[source], up[source], now(), size);
-    if (t >= 0 && way->cable >= 0) t = pass(&cable_free[way->cable], cable_rate[way->cable], t, size);
     if (t < 0) { dropped[source]++; return; }
-    t = pass(&down_free[target], down[target], t + way->delay + way->jitter * chance(), size);
-    if (t < 0) { dropped[target]++; return; }
-    if (t < last_due[source][target]) t = last_due[source][target];       /* a path keeps its order */
-    last_due[source][target] = t;
-    Packet packet = { t, order++, target, length, malloc(length) };
+    Packet packet = { t, 0, AT_CABLE, source, target, length, malloc(length) };
     memcpy(packet.bytes, bytes, length);
     push(packet);
+}
+
+static void drop(Packet packet, int where)
+{
+    dropped[where]++;
+    free(packet.bytes);
+}
+
+/* The packet is where it was due: it enters the next queue, or is handed over. */
+static void advance(Packet packet, int device)
+{
+    Path *way = &path[packet.source][packet.target];
+    int size = packet.length - HEADER;
+    double t = packet.due;
+    switch (packet.stage) {
+    case AT_CABLE:
+        if (way->cable >= 0) t = pass(&cable_free[way->cable], cable_rate[way->cable], t, size);
+        if (t < 0) { drop(packet, packet.source); return; }
+        t += way->delay + way->jitter * chance();
+        if (t < last_due[packet.source][packet.target]) t = last_due[packet.source][packet.target];   /* a path keeps its order */
+        last_due[packet.source][packet.target] = packet.due = t;
+        packet.stage = AT_DOWN_LINK;
+        push(packet);
+        return;
+    case AT_DOWN_LINK:
+        t = pass(&down_free[packet.target], down[packet.target], t, size);
+        if (t < 0) { drop(packet, packet.target); return; }
+        packet.due = t;
+        packet.stage = AT_HOST;
+        push(packet);
+        return;
+    case AT_HOST:
+        if (write(device, packet.bytes, packet.length) < 0) { drop(packet, packet.target); return; }
+        received[packet.target] += size;
+        free(packet.bytes);
+    }
 }
 
 static void write_stats(const char *name)
@@ -169,9 +204,7 @@ int main(int argc, char **argv)
         double t = now();
         while (held && heap[0].due <= t) {
             Packet packet = pop();
-            if (write(fd_of[packet.target], packet.bytes, packet.length) < 0) dropped[packet.target]++;
-            else received[packet.target] += packet.length - HEADER;
-            free(packet.bytes);
+            advance(packet, fd_of[packet.target]);
         }
         if (t > next_stats) { next_stats = t + 0.5; write_stats(argv[2]); }
     }

@@ -100,6 +100,26 @@ def test_a_transfer_is_held_to_the_rate_and_counted(lab: RunningLab) -> None:
         assert other.stats()["node-us"].sent_bytes < size_bytes
 
 
+def test_what_comes_from_afar_does_not_hold_up_what_comes_from_near(lab: RunningLab) -> None:
+    # Given a stream of packets that have been 60 ms on their way to a host,
+    stream = """
+        import socket, sys, time
+        far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        while True:
+            far.sendto(b"far", (sys.argv[1], 9))
+            time.sleep(0.002)
+    """
+    far = lab.run("node-as", python(stream, lab.addresses["node-eu"]))
+    try:
+        # when it is reached over a path of 20 ms,
+        fastest_ms = min(transfer(lab, "node-us", "node-eu")[0] for _ in range(5)) * 1000
+    finally:
+        far.kill()
+        far.wait()
+    # then nothing waits for what left earlier and arrives later.
+    assert fastest_ms < 60
+
+
 def test_a_cut_host_is_reached_by_nobody_until_it_is_healed(lab: RunningLab) -> None:
     lab.set(TOPOLOGY.cut_off("node-as"))
     with pytest.raises(ConnectionError, match="timed out"):
