@@ -13,20 +13,21 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from ciuic_p2p.core.frames import FrameHeader
 from ciuic_p2p.errors import PeerUnreachable, RemoteError
+from ciuic_p2p.net.draining import Drain
 from ciuic_p2p.net.lane_opening import OPENING_BYTES, SALT_BYTES, LaneKeys, LaneOpening, unpack_opening
 from ciuic_p2p.net.lanes import Lane, LaneParts, breaks_only_the_lane
 from ciuic_p2p.net.meters import Meter
-from ciuic_p2p.net.outbox import Outbox
+from ciuic_p2p.net.outbox import LaneShare, Outbox
 from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
 from ciuic_p2p.net.tasks import TaskSet
-from ciuic_p2p.net.wires import Wire, limit_rate
+from ciuic_p2p.net.wires import RELAY, Dial, limit_rate
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
@@ -54,14 +55,16 @@ class LaneLimits:
 class LaneGroupParts:
     """What a group is made of. dial: a new wire to the peer; None at the peer that was dialled.
 
-    ask: tells the dialling peer that lanes are wanted. end_session: called when the peer broke the protocol, or on a defect."""
+    ask: tells the dialling peer that lanes are wanted. say_drained: tells the peer that nothing of this side is under way any
+    more on lanes that were left. end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
     keys: LaneKeys
     outbox: Outbox
     meter: Meter
-    dial: Callable[[], Awaitable[Wire]] | None
+    dial: Dial | None
     ask: Callable[[], None]
+    say_drained: Callable[[], None]
     frame_received: FrameReceived
     end_session: Callable[[Exception], None]
 
@@ -74,7 +77,11 @@ class LaneGroup:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
+        self._dial = parts.dial
+        self._keepers: list[asyncio.Task[None]] = []
         self._lanes: dict[Lane, asyncio.Event] = {}
+        self._relayed: dict[Lane, LaneShare] = {}
+        self._drain: Drain | None = None
         self._next_number = 0
         self._used_numbers: set[int] = set()
         self._wanted = False
@@ -90,16 +97,31 @@ class LaneGroup:
 
     def answer(self) -> None:
         """The other peer asked for lanes."""
-        if self._parts.dial is not None:
+        if self._dial is not None:
             self.want()
 
-    def accept(self, connection: socket.socket, opening: LaneOpening) -> None:
+    def move(self, dial: Dial | None) -> None:
+        """The session has a direct path now, over which this peer dials if it dialled that. No frame is begun on relayed lanes
+        any more; they are closed when both peers know that all that was under way there has arrived."""
+        self._dial = dial
+        self._drain = Drain(self._relayed, self._parts.say_drained)
+        self._stop_keeping()
+        if self._wanted:
+            self._provide()
+
+    def peer_drained(self) -> None:
+        if self._drain is not None:
+            self._drain.peer_drained()
+
+    def accept(self, connection: socket.socket, opening: LaneOpening, path: str) -> None:
         """A lane that the peer dialled, as its opening proves. Raises PeerUnreachable when it is not to be used."""
+        if path == RELAY and self._drain is not None:
+            raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} comes over the path that was left")
         if self._closed or opening.number in self._used_numbers or len(self._lanes) >= self._limits.most_accepted:
             raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} was used before or is one too many")
         self._used_numbers.add(opening.number)
         self._parts.meter.count_received(OPENING_BYTES)
-        self._start(connection, opening, dialled=False)
+        self._start(connection, opening, path, dialled=False)
 
     def verify(self, opening: bytes) -> LaneOpening | None:
         return unpack_opening(opening, self._parts.keys.opening_key)
@@ -112,6 +134,8 @@ class LaneGroup:
         """Ends all lanes; what they carried is gone with the session."""
         self.retire()
         self._parts.outbox.close()
+        if self._drain is not None:
+            self._drain.close()
         for lane in list(self._lanes):
             lane.close()
         await self._tasks.cancel()
@@ -126,13 +150,18 @@ class LaneGroup:
     def _provide(self) -> None:
         if self._closed:
             return
-        if self._parts.dial is None:
+        self._stop_keeping()
+        if self._dial is None:
             self._parts.ask()
             return
-        for _ in range(self._limits.count):
-            self._tasks.spawn(self._keep_lane(self._parts.dial))
+        self._keepers = [self._tasks.spawn(self._keep_lane(self._dial)) for _ in range(self._limits.count)]
 
-    async def _keep_lane(self, dial: Callable[[], Awaitable[Wire]]) -> None:
+    def _stop_keeping(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        self._keepers = []
+
+    async def _keep_lane(self, dial: Dial) -> None:
         delay_s = self._limits.shortest_delay_s
         while True:
             began = time.monotonic()
@@ -144,7 +173,7 @@ class LaneGroup:
             await asyncio.sleep(delay_s * _random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, self._limits.longest_delay_s)
 
-    async def _dial_lane(self, dial: Callable[[], Awaitable[Wire]]) -> None:
+    async def _dial_lane(self, dial: Dial) -> None:
         """Opens a lane and waits for its end."""
         opening = LaneOpening(self._parts.keys.session_id, self._next_number, secrets.token_bytes(SALT_BYTES))
         self._next_number += 1
@@ -157,9 +186,9 @@ class LaneGroup:
             wire.close()
             raise
         self._parts.meter.count_sent(len(packed))
-        await self._start(connection, opening, dialled=True).wait()
+        await self._start(connection, opening, wire.path, dialled=True).wait()
 
-    def _start(self, connection: socket.socket, opening: LaneOpening, *, dialled: bool) -> asyncio.Event:
+    def _start(self, connection: socket.socket, opening: LaneOpening, path: str, *, dialled: bool) -> asyncio.Event:
         if self._limits.most_mbps is not None:
             limit_rate(connection, self._limits.most_mbps)
         away, towards = lane_secrets(self._parts.keys.secret, opening.number, opening.salt)
@@ -174,6 +203,8 @@ class LaneGroup:
             meter=self._parts.meter,
         )
         lane = Lane(parts, self)
+        if path == RELAY:
+            self._relayed[lane] = parts.share
         ended = self._lanes[lane] = asyncio.Event()
         lane.start()
         _log.debug("lane.opened", peer=self._parts.peer, lane=opening.number, dialled=dialled)
@@ -181,7 +212,8 @@ class LaneGroup:
 
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
-        if self._closed:
+        was_left = self._relayed.pop(lane, None) is not None and self._drain is not None
+        if self._closed or (was_left and breaks_only_the_lane(error)):
             return
         self.broken_count += 1
         name = type(error).__name__

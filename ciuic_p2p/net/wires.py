@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 
 from ciuic_p2p.errors import AddressUnusable, PeerUnreachable
 from ciuic_p2p.net.tasks import TaskSet
@@ -23,6 +24,8 @@ _SO_MAX_PACING_RATE = 47
 """Bytes per second; asm-generic/socket.h, which Python does not name. For TCP it needs no queueing discipline since 4.13."""
 _FASTEST_PACE = 0xFFFFFFFF
 
+DIRECT, RELAY = "direct", "relay"
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -30,7 +33,7 @@ class Wire(ABC):
     """Reads exactly what is asked for, so that whoever takes it over misses nothing."""
 
     path: str
-    """"direct" or "relay"."""
+    """DIRECT or RELAY."""
     source: str
     """Where it comes from, to limit strangers."""
 
@@ -58,7 +61,7 @@ class Wire(ABC):
 class TcpWire(Wire):
     """A connected TCP socket."""
 
-    path = "direct"
+    path = DIRECT
 
     def __init__(self, connected: socket.socket, source: str = "") -> None:
         connected.setblocking(False)
@@ -107,7 +110,7 @@ class TcpWire(Wire):
 class StreamWire(Wire):
     """A relayed libp2p stream, given as asyncio streams."""
 
-    path = "relay"
+    path = RELAY
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tasks: TaskSet, source: str = "") -> None:
         self._reader = reader
@@ -152,6 +155,10 @@ class StreamWire(Wire):
     def close(self) -> None:
         if not self._taken:
             self._writer.transport.abort()
+
+
+Dial = Callable[[], Awaitable[Wire]]
+"""Makes a new wire to the same peer in the same way. Raises Transient, RemoteError."""
 
 
 async def connect(address: str) -> TcpWire:
