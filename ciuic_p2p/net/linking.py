@@ -20,7 +20,7 @@ from ciuic_p2p.net.introduction import Introducer, receive_kind
 from ciuic_p2p.net.lane_group import LaneGroup, LaneGroupParts, LaneLimits
 from ciuic_p2p.net.lane_opening import OPENING_BYTES, LaneOpening, session_of
 from ciuic_p2p.net.meters import Meter
-from ciuic_p2p.net.moving import Mover
+from ciuic_p2p.net.moving import Mover, Watch
 from ciuic_p2p.net.outbox import Outbox
 from ciuic_p2p.net.pairing import decides
 from ciuic_p2p.net.secure_stream import SecureStream
@@ -147,8 +147,8 @@ class Linker:
             end_session=session.end,
         )
         lanes = LaneGroup(parts, self._parts.lane_limits)
-        moved = partial(self._report_moved, session, lanes)
-        mover = Mover(session, parts.meter, moved, decides=decides(self._parts.credentials.peer, session.peer))
+        watch = Watch(left=lanes.move, moved=partial(self._report_moved, session))
+        mover = Mover(session, parts.meter, watch, decides=decides(self._parts.credentials.peer, session.peer))
         return Link(session, outbox, lanes, mover)
 
     async def _agree(self, link: Link, stream: SecureStream) -> bool:
@@ -205,8 +205,7 @@ class Linker:
             case _:
                 link.mover.take(envelope)
 
-    def _report_moved(self, session: Session, lanes: LaneGroup, dial: Dial | None) -> None:
-        lanes.move(dial)
+    def _report_moved(self, session: Session) -> None:
         self._contacts.get(session.peer).changed.set()
         _log.info("session.moved", peer=session.peer, path=session.path)
         self._parts.receiver.session_moved(session.peer, session.path)

@@ -28,8 +28,14 @@ _NUMBER = struct.Struct("!I")
 _MOST_WAITING = 8
 """Connections of the other peer that wait for a decision; more of them close the oldest."""
 
-Moved = Callable[[Dial | None], None]
-"""Given what dials another connection like the one moved to; None when the other peer dialled it."""
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told of a move. left: what this side sends goes over the direct connection, of which `dial` makes another one;
+    None when the peer dialled it. moved: both directions do."""
+
+    left: Callable[[Dial | None], None]
+    moved: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,10 @@ class _Found:
 class Mover:
     """All methods belong to the event loop's thread."""
 
-    def __init__(self, session: Session, meter: Meter, moved: Moved, *, decides: bool) -> None:
-        """moved: told when what this side sends goes over the direct connection."""
+    def __init__(self, session: Session, meter: Meter, watch: Watch, *, decides: bool) -> None:
         self._session = session
         self._meter = meter
-        self._moved = moved
+        self._watch = watch
         self._decides = decides
         self._numbers = count(0 if decides else 1, 2)  # even ones are the deciding peer's: none is used twice
         self._newest_heard = -1
@@ -123,6 +128,7 @@ class Mover:
             raise MalformedMessage(self._session.peer, "it moved without being told to")
         self._session.receive_over(self._awaited[1])
         self._awaited = None
+        self._watch.moved()
 
     def _follow(self, number: int) -> None:
         if self._session.path == DIRECT:
@@ -133,11 +139,12 @@ class Mover:
             return
         self._go(number, found)
         self._session.receive_over(found.streams)
+        self._watch.moved()
 
     def _go(self, number: int, found: _Found) -> None:
         self._session.send_over(found.streams, DIRECT, _NUMBER.pack(number))
         self.close()
-        self._moved(found.dial)
+        self._watch.left(found.dial)
 
     def _open(self, streams: Streams, number: int) -> None:
         keys = self._session.lane_keys

@@ -12,6 +12,7 @@ from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.wires import Streams
 from ciuic_p2p.terms import PeerId
+from ciuic_p2p.testing.recorder import PATIENCE_S
 from ciuic_p2p.testing.swarm import Swarm, SwarmPeer
 
 _PIECE_BYTES = 16 << 10
@@ -26,6 +27,8 @@ class RelayInside:
         self._delay_s = delay_s
         self._writers: list[asyncio.StreamWriter] = []
         self._gone = False
+        self._open = 0
+        self._closed = asyncio.Event()
         self.tasks = TaskSet()
         self.opened = 0
         self.carried_bytes = 0
@@ -45,6 +48,13 @@ class RelayInside:
 
         dialler.sessions.use_relay(open_stream)
 
+    async def until_left(self) -> None:
+        """By both peers: all streams were closed. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self._open:
+                self._closed.clear()
+                await self._closed.wait()
+
     def vanish(self) -> None:
         """Breaks all streams and opens no more."""
         self._gone = True
@@ -58,6 +68,7 @@ class RelayInside:
         return streams
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
         try:
             while data := await reader.read(_PIECE_BYTES):
                 if self._delay_s:
@@ -69,6 +80,8 @@ class RelayInside:
             pass  # one of the peers has closed it
         finally:
             writer.close()
+            self._open -= 1
+            self._closed.set()
 
 
 async def identity_beside(peer: PeerId, *, lower: bool) -> Ed25519PrivateKey:

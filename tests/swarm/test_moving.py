@@ -116,13 +116,12 @@ def test_a_direct_address_that_is_announced_later_is_taken(run, lower: bool, fin
             # then the session moves there, and all that was sent meanwhile arrives
             await until_direct(anna, bert)
             assert (path(anna, bert), path(bert, anna)) == ("direct", "direct")
+            await relay.until_left()
             talking.cancel()
             await talk.assert_arrived()
 
             # and nothing needs the relay any more
-            opened = relay.opened
-            await relay.tasks.finish(10)
-            carried = relay.carried_bytes
+            opened, carried = relay.opened, relay.carried_bytes
             relay.vanish()
             for _ in range(20):
                 talk.say()
@@ -141,7 +140,7 @@ def test_a_session_without_lanes_moves_and_has_direct_ones_later() -> None:
         async with swarm() as members, relayed(members) as (anna, bert, relay):
             bert.sessions.want(anna.peer, anna.addresses)
             await until_direct(anna, bert)
-            await relay.tasks.finish(10)
+            await relay.until_left()
             talk = Talk((anna, bert))
             talk.say()
             await talk.assert_arrived()
