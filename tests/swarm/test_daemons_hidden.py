@@ -1,0 +1,53 @@
+"""A daemon that nobody can dial takes full part in rounds over the connections that it makes itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from daemon_kit import LOOPBACK, PeerProcess, daemons, wait_until_met
+from trainer_kit import PARTS, TrainerProcess, assert_same_hashes, begin_together, mean_of
+
+VALUES = 300_000
+NOWHERE = "192.0.2.1"
+"""Of TEST-NET-1 (RFC 5737): no machine has it."""
+
+
+def paths(peer: PeerProcess) -> set[tuple[str, str, str]]:
+    return {(link["from"], link["to"], link["path"]) for link in peer.view("links")}
+
+
+def test_a_peer_with_outbound_connections_only_takes_full_part(tmp_path: Path) -> None:
+    with daemons(tmp_path) as made:
+        # given a peer whose record, for sessions and for libp2p, has no address but one that is no machine's
+        us = made.started("us")
+        eu = made.started("eu", "--join", us.join)
+        hidden = made.new("hidden", CIUIC_LOG_LEVEL="debug")
+        hidden.start(
+            "--join", us.join, "--announce", f"/ip4/{NOWHERE}/tcp/4001", "--session-listen", "0.0.0.0:0", listen=LOOPBACK
+        )
+        peers = [us, eu, hidden]
+        wait_until_met(peers)
+        assert all(NOWHERE in address or "/p2p-circuit" in address for address in hidden.ready["addresses"])
+
+        # when all three train
+        trainers = [TrainerProcess(peer, part, VALUES) for peer, part in zip(peers, PARTS, strict=True)]
+        epoch = begin_together(trainers)
+        for trainer in trainers:
+            trainer.train_until(epoch + 3)
+        for trainer in trainers:
+            trainer.wait_for_epoch(epoch + 3)
+
+        # then it is in every mean, at its full weight, and owns a part of the values as they do
+        for trainer in trainers:
+            assert {trainer.step_to(epoch + n).moves for n in (1, 2, 3)} == {frozenset({mean_of(PARTS)})}
+            assert all(trainer.step_to(epoch + n).counted for n in (1, 2, 3))
+        assert_same_hashes(trainers, range(epoch + 1, epoch + 4))
+        spans = [entry["spans"] for entry in hidden.logged("round.opened") if epoch <= entry["epoch"] < epoch + 3]
+        assert len(spans) == 3
+        assert all(shares[peer.peer_id] > 0 for shares in spans for peer in peers)
+
+        # and all of it over direct sessions and lanes that it dialled
+        dialled = [entry["dialled"] for entry in hidden.logged("lane.opened")]
+        assert len(dialled) >= 2 * 2
+        assert all(dialled)
+        assert {path for _, _, path in paths(hidden) | paths(us) | paths(eu)} == {"direct"}
