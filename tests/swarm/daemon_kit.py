@@ -111,10 +111,10 @@ class PeerProcess:
         """Its finished rounds, by epoch."""
         return {row["epoch"]: row for row in self.view("rounds") if row["run"] == run}
 
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        """The entries of its log under this event."""
+    def logged(self, *events: str) -> list[dict[str, Any]]:
+        """The entries of its log under these events."""
         lines = (self.home / "daemon.log").read_bytes().split(b"\n")[:-1]
-        return [entry for entry in map(json.loads, lines) if entry["event"] == event]
+        return [entry for entry in map(json.loads, lines) if entry["event"] in events]
 
     def p2pd_pid(self) -> int | None:
         """Its libp2p child process; None while there is none."""
