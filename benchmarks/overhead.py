@@ -17,10 +17,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.report import Figure, Measurement, progress, run_benchmark
-from benchmarks.swarms import Peer, Place, swarm
+from benchmarks.swarms import Peer, Place, ask, swarm
 from ciuic_p2p.errors import LocalError
-from ciuic_p2p.local.channel import open_channel
-from ciuic_p2p.local.protocol import AskView, View
 
 SETTLING_S = 62.0
 """The daemon gives its loop's longest delay by the minute: the minute in which it started must be over."""
@@ -47,7 +45,7 @@ class Reading:
 @cache
 def readings() -> tuple[Reading, ...]:
     """Of the peer that joined. Raises LocalError when the two did not find each other."""
-    places = [Place(name, "127.0.0.1", None) for name in ("first", "second")]
+    places = [Place(name, "127.0.0.1") for name in ("first", "second")]
     with tempfile.TemporaryDirectory(prefix="ciuic-overhead-") as folder, swarm(places, Path(folder)) as peers:
         progress(f"two peers settle for {SETTLING_S:.0f} s")
         time.sleep(SETTLING_S)
@@ -75,15 +73,6 @@ def read(peer: Peer) -> Reading:
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
     return sum(process.cpu_times().user + process.cpu_times().system for process in processes)
-
-
-def ask(peer: Peer, what: str):
-    with open_channel(peer.home) as channel:
-        channel.send(AskView(what=what))
-        answer = channel.receive(5.0)
-    if not isinstance(answer, View):
-        raise LocalError(f"the daemon did not show its {what}")
-    return answer.value
 
 
 def figure(of: Callable[[Reading], float], goal: float | None, **parts: Callable[[Reading], float]) -> Measurement:

@@ -3,7 +3,7 @@
     {"benchmark", "machine", "versions", "figures": {NAME: {"value", "goal", "holds", "samples", "parts"}}}
 
 `value` is the median of `samples`; `parts` are the seconds (or whatever their names say) behind it. Progress goes to stderr.
-Exit code 0 when every figure reaches its goal, 3 when one falls short, 1 when the benchmark could not run.
+Exit code 0 when every figure reaches its goal, 3 when one falls short, 1 when one could not be taken.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from typing import Any
 
 from ciuic_p2p.errors import SwarmError
 
+COULD_NOT_RUN = 1
 FALLS_SHORT = 3
 LEAST_SAMPLES = 3
+MISSING = " could not run: "
+"""In the line of a figure that could not be taken."""
 
 _VERSIONS = ("ciuic-p2p", "numpy", "torch", "hivemind", "cryptography", "uvloop")
 
@@ -65,21 +68,32 @@ class Figure:
 Measurement = Callable[[], Figure]
 
 
-def run_benchmark(name: str, measurements: Mapping[str, Measurement], arguments: Sequence[str] | None = None) -> int:
+def run_benchmark(
+    name: str,
+    measurements: Mapping[str, Measurement],
+    arguments: Sequence[str] | None = None,
+    own_flags: argparse.ArgumentParser | None = None,
+) -> int:
     """Takes every figure (or those named by --only), prints the report, returns the exit code.
 
     measurements: figure's name → what takes it. Any exception but SwarmError passes, which exits with 1 too, and a traceback.
+    A figure that cannot be taken is one line on stderr; the others are taken and printed all the same.
+    own_flags: what else the command line may say; the caller has read it.
     """
-    flags = _parse(name, measurements, arguments)
+    flags = _parse(name, measurements, arguments, own_flags)
     figures: dict[str, Figure] = {}
-    try:
-        for chosen in flags.only or measurements:
-            progress(f"{name}: {chosen}")
+    could_run = True
+    for chosen in flags.only or measurements:
+        progress(f"{name}: {chosen}")
+        try:
             figures[chosen] = measurements[chosen]()
-    except SwarmError as error:
-        progress(f"{name} could not run: {error}")
-        return 1
-    print(_as_json(name, figures) if flags.json else _as_table(figures))
+        except SwarmError as error:
+            progress(f"{name}: {chosen}{MISSING}{error}")
+            could_run = False
+    if figures:
+        print(_as_json(name, figures) if flags.json else _as_table(figures))
+    if not could_run:
+        return COULD_NOT_RUN
     return 0 if all(figure.holds for figure in figures.values()) else FALLS_SHORT
 
 
@@ -105,8 +119,14 @@ def describe_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: installed[name] for name in _VERSIONS if name in installed}
 
 
-def _parse(name: str, measurements: Mapping[str, Measurement], arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+def _parse(
+    name: str,
+    measurements: Mapping[str, Measurement],
+    arguments: Sequence[str] | None,
+    own_flags: argparse.ArgumentParser | None,
+) -> argparse.Namespace:
+    parents = [own_flags] if own_flags is not None else []
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", parents=parents)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--only", action="append", choices=list(measurements), metavar="NAME", help="take this figure only")
     return parser.parse_args(arguments)

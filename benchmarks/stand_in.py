@@ -8,13 +8,12 @@ One JSON object a round: seconds from ready to the new anchor being there. What 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
+from benchmarks.children import say
+from benchmarks.contestants.tensors import values_of
 from ciuic_p2p.local.protocol import Ready, StrategySettings
 from ciuic_p2p.tensors.layout import Entry, Layout
 from ciuic_p2p.train.attachment import Attachment
@@ -23,15 +22,16 @@ from ciuic_p2p.train.attachment import Attachment
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--run", default="benchmark")
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--codec", default="float32")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--number", type=int, default=0)
     options = parser.parse_args()
 
     layout = Layout((Entry(name="flat", shape=(options.count,), dtype="float32", role="parameter"),))
     settings = StrategySettings(name="DiLoCo", inner_steps=1, codec=options.codec, outer_learning_rate=1.0, outer_momentum=0.0)
-    attachment = Attachment(options.home, "benchmark", layout, settings)
-    step = np.random.default_rng(options.seed).standard_normal(options.count, np.float32)
+    attachment = Attachment(options.home, options.run, layout, settings)
+    step = values_of(options.number, options.count)
     attached = attachment.attach()
     say({"event": "attached", "epoch": attached.epoch})
     sent_before = attached.bytes_sent
@@ -52,10 +52,6 @@ def main() -> None:
         )
         sent_before = advanced.bytes_sent
     attachment.leave()
-
-
-def say(fact: dict[str, object]) -> None:
-    print(json.dumps(fact), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import platformdirs
 
 from ciuic_p2p.errors import AddressUnusable, ConfigError
+from ciuic_p2p.terms import UNKNOWN_REGION
 
 Value = TypeVar("Value")
 
@@ -46,6 +47,9 @@ class DaemonConfig:
     lanes_per_peer: int
     lane_mbps: float | None
     """What each lane may send at most; None: as fast as the path carries it."""
+    up_mbps: float | None
+    """What this machine's line to the network carries; None: found out while rounds run. The same for `down_mbps`."""
+    down_mbps: float | None
     log_level: str
     json: bool
     """Print the ready line as JSON."""
@@ -260,7 +264,7 @@ def _host_name() -> str:
 SETTINGS = (
     Setting("home", "--home", str, _path, lambda: None),
     Setting("name", "--name", str, _word, _host_name),
-    Setting("region", "--region", str, _word, lambda: "unknown"),
+    Setting("region", "--region", str, _word, lambda: UNKNOWN_REGION),
     Setting("joins", "--join", _as_list, _several(_join), tuple),
     Setting("token_file", "--token-file", str, _path, lambda: None),
     Setting("listen", "--listen", _as_list, _at_least_one(_several(_listen_address)), lambda: ("/ip4/0.0.0.0/tcp/0",)),
@@ -270,6 +274,8 @@ SETTINGS = (
     Setting("probe_period_s", "--probe-period-s", _as_number(float), _period_s, lambda: 1.0),
     Setting("lanes_per_peer", "--lanes-per-peer", _as_number(int), _lane_count, lambda: 2),
     Setting("lane_mbps", "--lane-mbps", _as_number(float), _rate_mbps, lambda: None),
+    Setting("up_mbps", "--up-mbps", _as_number(float), _rate_mbps, lambda: None),
+    Setting("down_mbps", "--down-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),
 )
 

@@ -10,6 +10,9 @@ PeerId = NewType("PeerId", str)
 StateHash = NewType("StateHash", str)
 """64 hexadecimal digits: BLAKE3 over everything that must be identical on all replicas of a run."""
 
+UNKNOWN_REGION = "unknown"
+"""Of a peer that was given none."""
+
 VERSION = "0.1.0"
 """Of the package; pyproject.toml reads it here."""
 

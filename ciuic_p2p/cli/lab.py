@@ -19,7 +19,7 @@ from ciuic_p2p.lab.topology import Topology, read_topology, shipped_topology
 
 app = typer.Typer(no_args_is_help=True, help="A wide-area network on one machine; needs root.")
 
-TopologyName = Annotated[str, typer.Argument(help="A JSON file, or three-regions, ocean-limited, home-links, demo.")]
+TopologyName = Annotated[str, typer.Argument(help="A JSON file, or three-regions, ocean-limited, home-links, long-fat, demo.")]
 Name = Annotated[str, typer.Option(help="Which lab; several may be up.")]
 
 GOING_DOWN_S = 10.0

@@ -67,7 +67,9 @@ def draw_links(links: list[dict[str, Any]]) -> RenderableType:
 
 def draw_rounds(rounds: list[dict[str, Any]]) -> RenderableType:
     """The latest rounds."""
-    table = _table("run", "epoch", "members", "plan", "codec", "seconds", "predicted", "sent", "lost", "repaired", "state hash")
+    table = _table(
+        "run", "epoch", "members", "plan", "codec", "seconds", "predicted", "sent", "lost", "repaired", "state hash", "reason"
+    )
     for entry in rounds:
         table.add_row(
             cell(entry["run"]),
@@ -81,6 +83,7 @@ def draw_rounds(rounds: list[dict[str, Any]]) -> RenderableType:
             listed(entry["lost"]),
             listed(entry["repaired"]),
             cell(entry["state_hash"])[:12],
+            cell(entry["reason"]),
         )
     return table
 

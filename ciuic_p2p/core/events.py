@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ciuic_p2p.core.codec_choice import POLICIES
 from ciuic_p2p.core.messages import Message
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -112,11 +114,16 @@ class RunShape:
     count: int
     """Values of the flat tensor, buffers included."""
     parameter_count: int
-    codec: str
-    encoded_bytes: int
-    """Of the whole tensor under that codec."""
+    codec_policy: str
+    """A codec's name, or how to choose one: see core/codec_choice.py."""
+    encoded_bytes: Mapping[str, int]
+    """Of the whole tensor under each codec: the mean of what it takes as contribution and as result."""
     outer_learning_rate: float
     outer_momentum: float
+
+    def __post_init__(self) -> None:
+        if self.codec_policy not in (*POLICIES, *self.encoded_bytes):
+            raise ValueError(f"there is no codec {self.codec_policy!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, Sta
 
 LARGEST_COUNT = 1 << 36
 MOST_MEMBERS = 4096
+HIGHEST_LOSSLESS_LEVEL = 22
+"""zstd has no higher one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,17 @@ class LinkMeasure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
     links: tuple[LinkMeasure, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the sender's own access carries, and whether what it sends to the receiver is held up behind it (core/pacing.py)."""
+
+    up_mbps: float
+    down_mbps: float
+    is_measured: bool
+    """False: a guess."""
+    congested: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +114,8 @@ class Plan:
     """Values from here on are buffers: averaged without loss and without momentum."""
     part_values: int
     codec: str
+    lossless_level: int
+    """Of zstd, for payloads of which a sample gains; 0: none is packed."""
     reason: str
     """Why this codec and these spans, for people."""
     outer_learning_rate: float
@@ -116,6 +131,8 @@ class Plan:
             raise ValueError("a peer stands in the plan twice")
         if not 0 <= self.parameter_count <= self.count <= LARGEST_COUNT or not 0 < self.part_values <= 1 << 20:
             raise ValueError("counts out of range")
+        if not 0 <= self.lossless_level <= HIGHEST_LOSSLESS_LEVEL:
+            raise ValueError("a lossless level out of range")
         if self.patience_s <= 0:
             raise ValueError("no patience")
         edge = 0
@@ -239,6 +256,8 @@ class AskPieces:
     epoch: int
     state_hash: StateHash
     pieces: tuple[int, ...]
+    donors: int
+    """How many peers are asked for pieces of this state; each sends at its share of the line."""
 
 
 Message = (
@@ -246,6 +265,7 @@ Message = (
     | Pong
     | Introduction
     | LinkReport
+    | Line
     | Standing
     | Plan
     | Briefing
@@ -265,6 +285,7 @@ _TYPES: dict[int, type[Message]] = {
     3: Introduction,
     4: LinkReport,
     5: Standing,
+    6: Line,
     7: Plan,
     8: Briefing,
     9: Ready,

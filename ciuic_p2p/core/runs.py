@@ -7,8 +7,10 @@ deciders in order of priority. Knows no values, no sockets, no clock.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ciuic_p2p.core.codec_choice import CodecChoice, Situation, Stage, choose_codec
 from ciuic_p2p.core.events import (
     ContributionReady,
     DropRound,
@@ -46,7 +48,7 @@ from ciuic_p2p.core.newcomers import Newcomers
 from ciuic_p2p.core.parts import choose_part_values
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
-from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, plan_butterfly
+from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, Places, crosses_regions, plan_butterfly, survey_links
 from ciuic_p2p.terms import PeerId, StateHash
 
 NO_HASH = StateHash("")
@@ -88,6 +90,9 @@ class RunMachine:
         self.standings: dict[PeerId, Standing] = {}
         self.connected: set[PeerId] = set()
         self.links: Links = {}
+        self.places: Places = {}
+        self.lines_mbps: Mapping[PeerId, float] = {}
+        """What each peer's own line carries, where that was measured."""
         self.samples_per_s = 0.0
         self._seed_wait_s = seed_wait_s
         self._trainer: _Trainer | None = None
@@ -108,6 +113,8 @@ class RunMachine:
         self._best_kept: Lineage | None = None
         self._best_known = False
         self._newcomers = Newcomers()
+        self._choice_before: CodecChoice | None = None
+        """Of the newest plan, whoever led it, so that a border is the same for all leaders."""
         self._early: list[tuple[PeerId, Ready | Fence | Report | Repair]] = []
 
     # -- what the shell may ask ----------------------------------------------------------------------------------------
@@ -319,7 +326,8 @@ class RunMachine:
         return is_best or self.epoch is None or plan.epoch > self.epoch or plan.base_hash == self.state_hash
 
     def _open(self, opened: Round, now: float) -> list[RunAction]:
-        epoch = opened.plan.epoch
+        epoch, plan = opened.plan.epoch, opened.plan
+        self._choice_before = CodecChoice(codec=plan.codec, lossless_level=plan.lossless_level, reason=plan.reason)
         actions = self._drop(epoch)
         self.rounds[epoch] = opened
         self._terms[epoch] = max(self._terms.get(epoch, 0), opened.plan.term)
@@ -509,24 +517,42 @@ class RunMachine:
     def _make_plan(self, shape: RunShape, epoch: int) -> Plan:
         candidates = self._candidates()
         contributors = (self.me, *(p for p in candidates if p != self.me))
-        butterfly = plan_butterfly(contributors, shape.count, shape.encoded_bytes, self.links)
+        listeners = self._others_of_run(contributors)
+        choice = self._choose_codec(shape, contributors)
+        butterfly = plan_butterfly(
+            contributors, shape.count, shape.encoded_bytes[choice.codec], self.links, self.lines_mbps, len(listeners)
+        )
         return Plan(
             run=self.run,
             epoch=epoch,
             term=term_of(next_counter(self._terms.get(epoch, 0)), self.run, epoch, self.me),
             base_hash=self.state_hash,
             contributors=contributors,
-            listeners=self._others_of_run(contributors),
+            listeners=listeners,
             spans=butterfly.spans,
             count=shape.count,
             parameter_count=shape.parameter_count,
             part_values=choose_part_values(shape.count, len(contributors)),
-            codec=shape.codec,
-            reason=f"{shape.codec} asked for by the trainer; spans by measured bandwidth",
+            codec=choice.codec,
+            lossless_level=choice.lossless_level,
+            reason=f"{choice.reason}; spans by measured bandwidth",
             outer_learning_rate=shape.outer_learning_rate,
             outer_momentum=shape.outer_momentum,
             predicted_s=butterfly.predicted_s,
             patience_s=butterfly.patience_s,
+        )
+
+    def _choose_codec(self, shape: RunShape, contributors: tuple[PeerId, ...]) -> CodecChoice:
+        return choose_codec(
+            Situation(
+                policy=shape.codec_policy,
+                stage=Stage.PSEUDO_GRADIENTS,
+                count=shape.count,
+                encoded_bytes=shape.encoded_bytes,
+                links=survey_links(contributors, self.links, self.places),
+                crosses_regions=crosses_regions(contributors, self.places),
+                previous=self._choice_before,
+            )
         )
 
     def _others_of_run(self, known: tuple[PeerId, ...]) -> tuple[PeerId, ...]:

@@ -6,11 +6,11 @@ Here the flat butterfly: every contributor reduces one span, as large as its mea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import Span
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
 ALIGNMENT_VALUES = 256
 """Spans start on block borders of every codec."""
@@ -38,6 +38,29 @@ Links = Mapping[tuple[PeerId, PeerId], Link]
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """What a peer's record says of it."""
+
+    name: str
+    region: str = UNKNOWN_REGION
+
+
+Places = Mapping[PeerId, Place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSurvey:
+    """The links among some peers, as far as they matter to a choice for all of them."""
+
+    slowest_mbps: float = 0.0
+    """Goodput; 0 while none was measured."""
+    slowest_way: str = ""
+    """For people, such as "from node-us to node-eu"."""
+    is_complete: bool = False
+    """Each pair was measured in one direction at least."""
+
+
+@dataclass(frozen=True, slots=True)
 class Butterfly:
     spans: tuple[Span, ...]
     predicted_s: float
@@ -45,8 +68,7 @@ class Butterfly:
 
 
 def bandwidth_mbps(peer: PeerId, peers: Sequence[PeerId], links: Links) -> float:
-    """What the peer's own line carries: the best goodput measured on any link it sends or receives on, quantised to
-    half powers of two so that noise does not move spans."""
+    """What the peer's own line carries: the best goodput measured on any link it sends or receives on, quantised."""
     measured = [
         link.goodput_mbps
         for other in peers
@@ -55,7 +77,41 @@ def bandwidth_mbps(peer: PeerId, peers: Sequence[PeerId], links: Links) -> float
     ]
     if not measured:
         return UNMEASURED_MBPS
-    return float(2 ** (round(2 * math.log2(max(measured))) / 2))
+    return _quantise(max(measured))
+
+
+def _quantise(mbps: float) -> float:
+    """To quarter powers of two, so that noise does not move spans."""
+    return float(2 ** (round(4 * math.log2(mbps)) / 4))
+
+
+def survey_links(peers: Collection[PeerId], links: Links, places: Places) -> LinkSurvey:
+    """The slowest measured direction between any two of `peers`."""
+    among = set(peers)
+    measured = [
+        (link.goodput_mbps, source, target)
+        for (source, target), link in links.items()
+        if source in among and target in among and source != target and link.goodput_mbps > 0
+    ]
+    if not measured:
+        return LinkSurvey()
+    slowest_mbps, source, target = min(measured)
+    pairs = {frozenset((source, target)) for _, source, target in measured}
+    return LinkSurvey(
+        slowest_mbps=slowest_mbps,
+        slowest_way=f"from {_name(source, places)} to {_name(target, places)}",
+        is_complete=len(pairs) == len(among) * (len(among) - 1) // 2,
+    )
+
+
+def crosses_regions(peers: Collection[PeerId], places: Places) -> bool:
+    """Whether two of them are known to be in different regions."""
+    regions = {places[peer].region for peer in peers if peer in places}
+    return len(regions - {"", UNKNOWN_REGION}) > 1
+
+
+def _name(peer: PeerId, places: Places) -> str:
+    return places[peer].name if peer in places else peer[-8:]
 
 
 def share_by_bandwidth(size_bytes: float, rates_bps: Sequence[float]) -> tuple[list[float], float]:
@@ -86,17 +142,30 @@ def share_by_bandwidth(size_bytes: float, rates_bps: Sequence[float]) -> tuple[l
     return [share / total for share in found], high
 
 
-def plan_butterfly(contributors: Sequence[PeerId], count: int, encoded_bytes: int, links: Links) -> Butterfly:
+def plan_butterfly(
+    contributors: Sequence[PeerId],
+    count: int,
+    encoded_bytes: int,
+    links: Links,
+    lines_mbps: Mapping[PeerId, float],
+    listeners: int = 0,
+) -> Butterfly:
     """Spans in the order of `contributors`; the same inputs give the same bytes on every peer.
 
-    encoded_bytes: the whole tensor under the round's codec, once.
+    encoded_bytes: the whole tensor under the round's codec, once: the mean of contributions and results.
+    lines_mbps: what a peer's own line carries, where known. Each of the `listeners` is sent every result as well: that
+    prolongs the round for all, for they share the same lines.
     """
-    rates = [bandwidth_mbps(peer, contributors, links) * 1e6 for peer in contributors]
+    rates = [
+        (_quantise(lines_mbps[peer]) if peer in lines_mbps else bandwidth_mbps(peer, contributors, links)) * 1e6
+        for peer in contributors
+    ]
     shares, seconds = share_by_bandwidth(encoded_bytes, rates)
     measured = [link for (a, b), link in links.items() if a in contributors and b in contributors and a != b]
     rtt_s = max((link.rtt_ms for link in measured), default=0.0) / 1000
     jitter_s = max((link.jitter_ms for link in measured), default=0.0) / 1000
-    predicted_s = seconds + 2 * rtt_s
+    to_listeners_s = max(8 * encoded_bytes * share * listeners / rate for share, rate in zip(shares, rates, strict=True))
+    predicted_s = seconds + to_listeners_s + 2 * rtt_s
     patience_s = max(LEAST_PATIENCE_S, PATIENCE_FACTOR * predicted_s + 6 * jitter_s)
     return Butterfly(_cut_spans(contributors, count, shares), predicted_s, patience_s)
 

@@ -15,11 +15,14 @@ import structlog
 from ciuic_p2p.config import DaemonConfig, socket_path
 from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.membership import Membership, bind
-from ciuic_p2p.core.messages import decode
+from ciuic_p2p.core.messages import Line, decode
+from ciuic_p2p.core.pacing import Capacity
 from ciuic_p2p.core.records import PeerRecord, encode_record
+from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
 from ciuic_p2p.daemon.capacity import read_capacity
 from ciuic_p2p.daemon.neighbours import Neighbours
+from ciuic_p2p.daemon.pacemaker import WINDOW_S, Pacemaker
 from ciuic_p2p.daemon.runhost import Surroundings
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.daemon.showing import Showing
@@ -72,6 +75,7 @@ class Daemon:
         self._sessions = Sessions(self._identity.private_key, self._membership, self, self._sessions_settings())
         self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self)
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
+        self._pacemaker = Pacemaker(self._sessions, self._neighbours.rtt_ms, *self._line())
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._started_at_s = round(time.time())
@@ -142,13 +146,15 @@ class Daemon:
         return (
             (TICK_S, self._runs.tick),
             (self.config.probe_period_s, self._neighbours.probe),
+            (WINDOW_S, self._pacemaker.tick),
             (LINKS_EVERY_S, self._care_for_links),
             (SAVE_EVERY_S, self._remember_addresses),
         )
 
     def _care_for_links(self) -> None:
         self._neighbours.report_links()
-        self._runs.update_links(self._neighbours.links())
+        places = self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)}
+        self._runs.update_links(self._neighbours.links(), places, self._pacemaker.lines_mbps(self.peer_id))
         if not any(host.is_busy() for host in self._runs.hosts()):
             self._neighbours.time_links()
 
@@ -198,7 +204,14 @@ class Daemon:
             name_of=lambda peer: self.config.name if peer == self.peer_id else self._neighbours.name_of(peer),
             pool=self._pool,
             tasks=tasks,
+            pacemaker=self._pacemaker,
         )
+
+    def _line(self) -> tuple[Capacity, Capacity]:
+        """Up and down: what the user says, else a first guess."""
+        told = (self.config.up_mbps, self.config.down_mbps)
+        up, down = (Capacity() if mbps is None else Capacity(mbps, is_fixed=True) for mbps in told)
+        return up, down
 
     def _seed_wait_s(self) -> float:
         waits = bool(self._swarm.addresses) and not self._neighbours.present()
@@ -240,7 +253,9 @@ class Daemon:
     def message_received(self, peer: PeerId, message: bytes) -> None:
         try:
             decoded = decode(message)
-            if not self._neighbours.message_received(peer, decoded):
+            if isinstance(decoded, Line):
+                self._pacemaker.line_told(peer, decoded)
+            elif not self._neighbours.message_received(peer, decoded):
                 self._runs.message_received(peer, decoded)
         except MalformedMessage as error:
             log.warning("peer.broke_protocol", peer=peer, error=str(error))
@@ -266,9 +281,11 @@ class Daemon:
     # -- what becomes of peers (daemon.neighbours.Watcher) -----------------------------------------------------------------
 
     def peer_arrived(self, peer: PeerId) -> None:
+        self._pacemaker.introduce(peer)
         self._runs.peer_arrived(peer)
 
     def peer_gone(self, peer: PeerId) -> None:
+        self._pacemaker.forget(peer)
         self._runs.peer_gone(peer)
 
     # -- what this machine asks (local.server.TrainerHost) -----------------------------------------------------------------

@@ -19,7 +19,7 @@ from ciuic_p2p.core.liveness import Liveness
 from ciuic_p2p.core.measuring import GoodputMeter, RttMeter
 from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, encode
 from ciuic_p2p.core.records import PeerRecord, decode_record
-from ciuic_p2p.core.topology import Link
+from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.errors import AddressUnusable, MalformedMessage, PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.transport import OutgoingFrame
@@ -92,6 +92,11 @@ class Neighbours:
     def name_of(self, peer: PeerId) -> str:
         neighbour = self.known.get(peer)
         return neighbour.record.name if neighbour is not None and neighbour.record is not None else peer[-8:]
+
+    def rtt_ms(self, peer: PeerId) -> float:
+        """Median of the newest probes; 0 while there is none."""
+        neighbour = self.known.get(peer)
+        return neighbour.rtt.median_ms if neighbour is not None else 0.0
 
     def _want(self, record: PeerRecord) -> None:
         if self.sessions is None or record.leaving:
@@ -217,6 +222,14 @@ class Neighbours:
             found[peer, self.me] = Link(measure.rtt_ms, measure.jitter_ms, measure.goodput_mbps)
             found.setdefault((self.me, peer), Link(measure.rtt_ms, measure.jitter_ms, 0.0))
         return found
+
+    def places(self) -> dict[PeerId, Place]:
+        """Of the others whose record is here."""
+        return {
+            peer: Place(neighbour.record.name, neighbour.record.region)
+            for peer, neighbour in self.known.items()
+            if neighbour.record is not None
+        }
 
     def _measure(self, peer: PeerId) -> LinkMeasure:
         neighbour = self.known[peer]

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -26,13 +26,16 @@ from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Transcript, encode
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
-from ciuic_p2p.core.topology import Links
+from ciuic_p2p.core.topology import Links, Places
+from ciuic_p2p.daemon.buffers import Buffers
+from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
+from ciuic_p2p.daemon.pacemaker import Pacemaker
 from ciuic_p2p.daemon.roundlog import RoundLog
 from ciuic_p2p.daemon.seat import Seat
 from ciuic_p2p.daemon.transcripts import is_signed_by, sign_transcript
 from ciuic_p2p.daemon.values import LOSSLESS, RoundValues
-from ciuic_p2p.daemon.versions import Version, Versions
+from ciuic_p2p.daemon.versions import Loan, Version, Versions
 from ciuic_p2p.errors import (
     LayoutMismatch,
     LocalError,
@@ -44,7 +47,6 @@ from ciuic_p2p.errors import (
 )
 from ciuic_p2p.local.protocol import Advanced, Attached
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
-from ciuic_p2p.tensors.codecs.base import Float32
 from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
 from ciuic_p2p.tensors.state import piece_bytes
 from ciuic_p2p.terms import PeerId
@@ -77,6 +79,7 @@ class Surroundings:
     name_of: Callable[[PeerId], str]
     pool: Executor
     tasks: asyncio.TaskGroup
+    pacemaker: Pacemaker
 
 
 class RunHost:
@@ -93,7 +96,8 @@ class RunHost:
         self._machine = RunMachine(around.me, run, now=time.monotonic(), seed_wait_s=seed_wait_s)
         self._versions = Versions()
         self._values: dict[int, RoundValues] = {}
-        self._contribution: np.ndarray[tuple[int], np.dtype[np.float32]] | None = None
+        self._buffers = Buffers()
+        self._contribution: Contribution | None = None
         self._fetch: Fetch | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._closed = False
@@ -101,10 +105,12 @@ class RunHost:
     # -- what the daemon tells and asks --------------------------------------------------------------------------------
 
     def handle(self, event: e.RunEvent) -> None:
-        """From any thread."""
+        """From any thread; what computes goes to the pool."""
         with self._changed:
-            self._perform(self._machine.handle(event, time.monotonic()))
+            computing = self._perform(self._machine.handle(event, time.monotonic()))
             self._changed.notify_all()
+        for action in computing:
+            self._around.pool.submit(self._compute, action)
 
     def tick(self) -> None:
         """Several times a second, so that deadlines are kept."""
@@ -130,9 +136,9 @@ class RunHost:
             case _:
                 self.handle(e.MessageReceived(sender=sender, message=message))
 
-    def update_links(self, links: Links) -> None:
+    def update_links(self, links: Links, places: Places, lines_mbps: Mapping[PeerId, float]) -> None:
         """What the next plan is made by."""
-        self._machine.links = links
+        self._machine.links, self._machine.places, self._machine.lines_mbps = links, places, lines_mbps
 
     def is_busy(self) -> bool:
         """A round's bytes are under way: the links are not to be disturbed."""
@@ -216,7 +222,7 @@ class RunHost:
         self._loop.call_soon_threadsafe(seat.trainer.say_attached, answer)
 
     def _take_contribution(self, seat: Seat, samples: int) -> None:
-        contribution = seat.take_contribution() if samples > 0 else None
+        contribution = seat.contribution() if samples > 0 else None
         if contribution is None and samples > 0:
             log.warning("run.contribution_not_finite", run=self.run)
         with self._changed:
@@ -229,8 +235,8 @@ class RunHost:
             seat, version = self.seat, self._versions.current
             if seat is None or version is None:
                 return
+            self._settle_contribution(counted=action.counted)
             seat.load(version)
-            self._contribution = None
             entry = self.rounds.entry(version.epoch - 1)
         answer = Advanced(
             epoch=version.epoch,
@@ -242,6 +248,12 @@ class RunHost:
             counted=action.counted,
         )
         self._loop.call_soon_threadsafe(seat.trainer.say_advanced, answer)
+
+    def _settle_contribution(self, *, counted: bool) -> None:
+        contribution, self._contribution = self._contribution, None
+        if contribution is not None:
+            contribution.end()
+            contribution.forget() if counted else contribution.take_back()
 
     # -- frames, in lane threads ---------------------------------------------------------------------------------------
 
@@ -305,17 +317,24 @@ class RunHost:
         return e.Verdict.LATER if self._machine.awaits(header.epoch, header.term) else e.Verdict.IGNORE
 
     def _handle_in_round(self, epoch: int, event: e.RoundEvent) -> None:
+        """In a lane's thread or the pool's: what computes a part is done at once, it is in the processor's cache."""
         with self._changed:
-            self._perform(self._machine.handle_in_round(epoch, event, time.monotonic()))
+            computing = self._perform(self._machine.handle_in_round(epoch, event, time.monotonic()))
             self._changed.notify_all()
+        for action in computing:
+            if isinstance(action, e.PublishPart | e.AccumulateOwn):
+                self._compute(action)
+            else:
+                self._around.pool.submit(self._compute, action)
 
     # -- actions, under the lock ---------------------------------------------------------------------------------------
 
-    def _perform(self, actions: list[e.RunAction]) -> None:
-        for action in actions:
-            self._do(action)
+    def _perform(self, actions: list[e.RunAction]) -> list[e.RunAction]:
+        """Returns those that compute, for when the lock is free."""
+        return [action for action in actions if not self._do(action)]
 
-    def _do(self, action: e.RunAction) -> None:
+    def _do(self, action: e.RunAction) -> bool:
+        """False when it is of those that compute."""
         match action:
             case e.SendMessage(to=to, message=message):
                 self._send(to, message)
@@ -325,7 +344,8 @@ class RunHost:
                 self._send_result(action)
             case e.OpenRound(epoch=epoch):
                 plan = self._machine.rounds[epoch].plan
-                self._values[epoch] = RoundValues(plan, None)
+                self._around.pacemaker.round_opened(plan, self._around.me)
+                self._values[epoch] = RoundValues(plan, self._buffers)
                 self.rounds.open(plan, time.monotonic())
                 log.debug(
                     "round.opened",
@@ -336,6 +356,7 @@ class RunHost:
                 )
             case e.DropRound(epoch=epoch):
                 self._values.pop(epoch, None)
+                self._around.pacemaker.round_closed(self.run, epoch)
                 self._discard_frames(epoch)
             case e.LeaveRound(epoch=epoch, reason=reason):
                 log.info("round.left", run=self.run, epoch=epoch, reason=reason)
@@ -346,20 +367,21 @@ class RunHost:
             case e.RefuseLayout():
                 self._refuse_layout()
             case _:
-                self._compute(action)
+                return False
+        return True
 
     def _compute(self, action: e.RunAction) -> None:
         match action:
             case e.AccumulateOwn():
-                self._around.pool.submit(self._guarded, self._accumulate_own, action)
+                self._guarded(self._accumulate_own, action)
             case e.PublishPart():
-                self._around.pool.submit(self._guarded, self._publish, action)
+                self._guarded(self._publish, action)
             case e.FinishRound():
-                self._around.pool.submit(self._guarded, self._finish, action)
+                self._guarded(self._finish, action)
             case e.SeedState():
-                self._around.pool.submit(self._guarded, self._seed)
+                self._guarded(self._seed)
             case e.LoadTrainer():
-                self._around.pool.submit(self._guarded, self._load_trainer, action)
+                self._guarded(self._load_trainer, action)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """The pool would swallow what goes wrong: say it."""
@@ -383,8 +405,10 @@ class RunHost:
         samples = self._own_samples(epoch)
         codec = values.codec_of(action.part)
 
-        def make_payload() -> bytes:
-            payload = values.encode_contribution(action.part)
+        def make_payload() -> memoryview | None:
+            payload = values.contribution_payload(action.part)
+            if payload is None:
+                return None
             self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
             return payload
 
@@ -396,14 +420,15 @@ class RunHost:
         values, epoch = self._values.get(action.epoch), action.epoch
         if values is None:
             return
-        code, payload = values.result_payload(action.part)
+        code, _ = values.result_payload(action.part)
         header = _with(
             self._header(FrameKind.RESULT, action.epoch, action.part, action.term),
             codec=code,
             samples=values.weight_of(action.part),
         )
 
-        def make_payload() -> bytes:
+        def make_payload() -> memoryview:
+            _, payload = values.result_payload(action.part)  # refers to `values`, which keeps the memory from being used again
             self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
             return payload
 
@@ -430,7 +455,7 @@ class RunHost:
     def _own_values(self, epoch: int) -> RoundValues | None:
         values = self._values.get(epoch)
         if values is not None and self._contribution is not None:
-            values.give_contribution(self._contribution)
+            values.contribution = self._contribution
             self.rounds.begin(epoch, time.monotonic())
             return values
         return None
@@ -452,14 +477,18 @@ class RunHost:
 
     def _finish(self, action: e.FinishRound) -> None:
         with self._changed:
-            values, version = self._values.get(action.epoch), self._versions.current
+            values, version = self._values.pop(action.epoch, None), self._versions.current
             plan = self._machine.rounds[action.epoch].plan if action.epoch in self._machine.rounds else None
-        if values is None or version is None or plan is None or version.epoch != action.epoch:
-            return
+            if values is None or version is None or plan is None or version.epoch != action.epoch:
+                return
+            base_is_used_up = self.seat is None or self.seat.base is not version or action.counted
+            in_place = base_is_used_up and self._versions.give_up_current(time.monotonic())
+            if in_place and self._contribution is not None:
+                self._contribution.end()
         self.rounds.finish(action, time.monotonic())
         optimizer = OuterOptimizer(learning_rate=plan.outer_learning_rate, momentum=plan.outer_momentum)
         try:
-            stepped = version.stepped(optimizer, values.results, values.counted_samples())
+            stepped = version.stepped(optimizer, values.results, values.counted_samples(), in_place=in_place)
         except RoundFailed as error:  # the same on every replica: the epoch passes and changes nothing
             log.error("round.not_finite", run=self.run, epoch=action.epoch, reason=error.reason)
             stepped = Version.of(version.state, version.epoch + 1, version.samples)
@@ -499,25 +528,25 @@ class RunHost:
             lambda to, header: (to, header.run, header.kind) == (sender, tag, FrameKind.STATE) and header.epoch != ask.epoch
         )  # it has given up the version that it asked for before
         with self._changed:
-            version = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
-        manifest = msgpack.packb(version.manifest.to_wire()) if version is not None else b""
+            loan = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
+        manifest = msgpack.packb(loan.version.manifest.to_wire()) if loan is not None else b""
         self._send((sender,), StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest))
 
     def _send_pieces(self, sender: PeerId, ask: AskPieces) -> None:
         with self._changed:
-            version = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
-        if version is None:
+            loan = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
+        if loan is None:
             return
+        self._around.pacemaker.state_asked(sender, ask.donors)
         frames = []
         for piece in dict.fromkeys(ask.pieces):
-            values = version.manifest.span(piece).of(version.state)
-            header = self._header(FrameKind.STATE, ask.epoch, piece, version_tag(version.state_hash))
-            frames.append(OutgoingFrame(header, partial(self._state_payload, values)))
+            header = self._header(FrameKind.STATE, ask.epoch, piece, version_tag(ask.state_hash))
+            frames.append(OutgoingFrame(header, partial(self._state_payload, loan, piece)))
         with contextlib.suppress(PeerUnreachable):
             self._around.transport.send_frames(sender, frames)
 
-    def _state_payload(self, values: Float32) -> memoryview:
-        payload = piece_bytes(values)
+    def _state_payload(self, loan: Loan, piece: int) -> memoryview:
+        payload = piece_bytes(loan.version.manifest.span(piece).of(loan.version.state))
         self.rounds.count_sent(None, len(payload) + FRAME_OVERHEAD_BYTES)
         return payload
 
@@ -529,7 +558,8 @@ class RunHost:
 
     async def _fetch_state(self, action: e.FetchState) -> None:
         log.info("state.fetching", run=self.run, epoch=action.epoch, donors=len(action.donors))
-        fetch = Fetch(self.run, action.epoch, action.state_hash, action.donors, lambda p, m: self._send((p,), m))
+        local = self.seat.initial_values() if self.seat is not None else None
+        fetch = Fetch(self.run, action.epoch, action.state_hash, action.donors, lambda p, m: self._send((p,), m), local)
         self._fetch = fetch
         try:
             found = await fetch.run()
@@ -540,6 +570,11 @@ class RunHost:
             self.handle(e.FetchFailed(epoch=action.epoch, state_hash=action.state_hash))
             return
         state, manifest = found
+        with self._changed:
+            if self._contribution is not None:
+                self._contribution.forget()
+            if self.seat is not None:
+                self.seat.forget_residual()
         await self._loop.run_in_executor(None, self._hold, Version(state, manifest))
         log.info("state.fetched", run=self.run, epoch=action.epoch, values=state.count)
 

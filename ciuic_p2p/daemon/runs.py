@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -23,7 +23,7 @@ from ciuic_p2p.core.messages import (
     StateOffer,
     Transcript,
 )
-from ciuic_p2p.core.topology import Links
+from ciuic_p2p.core.topology import Links, Places
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.seat import Seat
 from ciuic_p2p.local.protocol import Attach, Position, Progress
@@ -147,9 +147,9 @@ class Runs:
         for host in self._hosts.values():
             host.tick()
 
-    def update_links(self, links: Links) -> None:
+    def update_links(self, links: Links, places: Places, lines_mbps: Mapping[PeerId, float]) -> None:
         for host in self._hosts.values():
-            host.update_links(links)
+            host.update_links(links, places, lines_mbps)
 
     def close(self) -> None:
         for host in self._hosts.values():

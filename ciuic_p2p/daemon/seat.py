@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
 
+from ciuic_p2p.core.codec_choice import POLICIES
 from ciuic_p2p.core.events import RunShape
+from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.versions import Version
+from ciuic_p2p.errors import ConfigError
 from ciuic_p2p.local.protocol import Attach
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.tensors.codecs.base import Float32
-from ciuic_p2p.tensors.codecs.registry import codec_by_name
+from ciuic_p2p.tensors.codecs.registry import all_codecs, reply_codec
+from ciuic_p2p.tensors.feedback import Feedback
 from ciuic_p2p.tensors.layout import Layout
 from ciuic_p2p.tensors.outer import OuterOptimizer
-from ciuic_p2p.tensors.tiles import is_finite
 
 
 class Seat:
@@ -26,14 +30,13 @@ class Seat:
         self.layout = Layout.from_wire(attach.layout)
         settings = attach.strategy
         OuterOptimizer(learning_rate=settings.outer_learning_rate, momentum=settings.outer_momentum)
-        codec = codec_by_name(settings.codec)
-        buffers = self.layout.count - self.layout.parameter_count
+        _require_known(settings.codec)
         self.shape = RunShape(
             layout=f"{self.layout.fingerprint} η={settings.outer_learning_rate} μ={settings.outer_momentum}",
             count=self.layout.count,
             parameter_count=self.layout.parameter_count,
-            codec=settings.codec,
-            encoded_bytes=codec.encoded_bytes(self.layout.parameter_count) + 4 * buffers,
+            codec_policy=settings.codec,
+            encoded_bytes=_encoded_bytes(self.layout),
             outer_learning_rate=settings.outer_learning_rate,
             outer_momentum=settings.outer_momentum,
         )
@@ -42,6 +45,8 @@ class Seat:
         self.base: Version | None = None
         self.loaded_at_s = time.monotonic()
         self.samples_per_s = 0.0
+        self._feedback: Feedback | None = None
+        self._lock = threading.Lock()
 
     def load(self, version: Version) -> None:
         """Puts the anchor into the exchange; the next pseudo-gradient is measured from it."""
@@ -49,13 +54,46 @@ class Seat:
         self.base = version
         self.loaded_at_s = time.monotonic()
 
-    def take_contribution(self) -> Float32 | None:
-        """[count] float32, the pseudo-gradient: base minus local values. None when it is not finite."""
+    def initial_values(self) -> Float32 | None:
+        """[count] float32, the model as the script made it; None once it was given another state."""
+        exchange: Float32 = self.trainer.exchange
+        return exchange if self.base is None and len(exchange) == self.layout.count else None
+
+    def contribution(self) -> Contribution | None:
+        """Base minus local values. None when that is not finite."""
         assert self.base is not None, "a trainer is ready only after it was attached"
-        delta = np.subtract(self.base.state.anchor, self.trainer.exchange)
-        return delta if is_finite(delta) else None
+        contribution = Contribution(self.base.state.anchor, self.trainer.exchange, self.feedback)
+        return contribution if contribution.is_finite() else None
+
+    def feedback(self) -> Feedback:
+        """Made at first need: it is as large as the model."""
+        with self._lock:
+            if self._feedback is None:
+                self._feedback = Feedback(self.layout.count)
+            return self._feedback
+
+    def forget_residual(self) -> None:
+        """The state was taken from others: what is left over belongs to another anchor."""
+        if self._feedback is not None:
+            self._feedback.zero()
 
     def note_speed(self, samples: int) -> None:
         seconds = time.monotonic() - self.loaded_at_s
         if samples > 0 and seconds > 0:
             self.samples_per_s = samples / seconds
+
+
+def _require_known(codec: str) -> None:
+    known = (*POLICIES, *(each.name for each in all_codecs()))
+    if codec not in known:
+        raise ConfigError(f"there is no codec {codec!r}", f"choose one of {', '.join(known)}")
+
+
+def _encoded_bytes(layout: Layout) -> dict[str, int]:
+    """Of the whole tensor under each codec, half as contributions and half as results, which may travel under another one;
+    buffers travel as float32 under every one."""
+    count, buffers_bytes = layout.parameter_count, 4 * (layout.count - layout.parameter_count)
+    return {
+        codec.name: (codec.encoded_bytes(count) + reply_codec(codec).encoded_bytes(count)) // 2 + buffers_bytes
+        for codec in all_codecs()
+    }

@@ -119,7 +119,7 @@ def read_topology(path: Path) -> Topology:
 
 
 def shipped_topology(name: str) -> Path:
-    """A topology that comes with the package: three-regions, ocean-limited, home-links, demo."""
+    """A topology that comes with the package: three-regions, ocean-limited, home-links, long-fat, demo."""
     return Path(__file__).with_name(f"{name}.json")
 
 

@@ -33,6 +33,7 @@ class StrategySettings:
     """Of the strategy's class in `train/strategies.py`, such as "DiLoCo"."""
     inner_steps: int
     codec: str
+    """A codec's name, or "auto" or "source": how the leader of a round chooses one."""
     outer_learning_rate: float
     outer_momentum: float
 

@@ -43,7 +43,7 @@ class Kind(enum.IntEnum):
     WELCOME = 9
     """The sender has found the other's token good."""
     LANES = 8
-    """The sender has frames to send and asks the one who dialled for lanes."""
+    """The sender has frames to send and asks the one who dialled for lanes; the body is their number, one byte."""
     REACHED = 10
     """The direct connection with the number in the body reached the sender, who does not decide."""
     MOVE = 11

@@ -27,7 +27,8 @@ from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.outbox import LaneShare, Outbox
 from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
 from ciuic_p2p.net.tasks import TaskSet
-from ciuic_p2p.net.wires import RELAY, Dial, limit_rate
+from ciuic_p2p.net.tcpinfo import TcpInfo, prepare_for_bulk
+from ciuic_p2p.net.wires import RELAY, Dial
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
@@ -43,8 +44,10 @@ class LaneLimits:
     """How many lanes, and how they are kept."""
 
     count: int = 2
+    """Until `resize`."""
     most_mbps: float | None = None
     """Of each lane, in the direction that this peer sends; only direct lanes keep to it."""
+    most_dialled: int = 32
     most_accepted: int = 64
     frames_per_key: int = FRAMES_PER_KEY
     shortest_delay_s: float = 0.1
@@ -55,15 +58,16 @@ class LaneLimits:
 class LaneGroupParts:
     """What a group is made of. dial: a new wire to the peer; None at the peer that was dialled.
 
-    ask: tells the dialling peer that lanes are wanted. say_drained: tells the peer that nothing of this side is under way any
-    more on lanes that were left. end_session: called when the peer broke the protocol, or on a defect."""
+    ask: tells the dialling peer that so many lanes are wanted.
+    say_drained: tells the peer that nothing of this side is under way any more on lanes that were left.
+    end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
     keys: LaneKeys
     outbox: Outbox
     meter: Meter
     dial: Dial | None
-    ask: Callable[[], None]
+    ask: Callable[[int], None]
     say_drained: Callable[[], None]
     frame_received: FrameReceived
     end_session: Callable[[Exception], None]
@@ -80,6 +84,8 @@ class LaneGroup:
         self._dial = parts.dial
         self._keepers: list[asyncio.Task[None]] = []
         self._lanes: dict[Lane, asyncio.Event] = {}
+        self._count = limits.count
+        self._most_mbps: float | None = None
         self._relayed: dict[Lane, LaneShare] = {}
         self._drain: Drain | None = None
         self._next_number = 0
@@ -95,10 +101,28 @@ class LaneGroup:
             self._wanted = True
             self._loop.call_soon_threadsafe(self._provide)
 
-    def answer(self) -> None:
-        """The other peer asked for lanes."""
+    def answer(self, count: int) -> None:
+        """The other peer asked for so many lanes; 0: as many as this one thinks right."""
         if self._dial is not None:
             self.want()
+            self.resize(count)
+
+    def resize(self, count: int) -> None:
+        """How many lanes there should be from now on: more at once, fewer never (a warm lane costs next to nothing)."""
+        if min(count, self._limits.most_dialled) > self._count:
+            self._count = min(count, self._limits.most_dialled)
+            if self._wanted:
+                self._provide()
+
+    def pace(self, most_mbps: float | None) -> None:
+        """What all lanes together may send from now on; None: as fast as they can."""
+        self._most_mbps = most_mbps
+        self._share_rate()
+
+    def read(self) -> dict[int, TcpInfo]:
+        """What the kernel says of each lane, by number; nothing of relayed ones."""
+        found = {lane.number: lane.read() for lane in self._lanes}
+        return {number: info for number, info in found.items() if info is not None}
 
     def move(self, dial: Dial | None) -> None:
         """The session has a direct path now, over which this peer dials if it dialled that. No frame is begun on relayed lanes
@@ -150,11 +174,19 @@ class LaneGroup:
     def _provide(self) -> None:
         if self._closed:
             return
-        self._stop_keeping()
         if self._dial is None:
-            self._parts.ask()
+            self._parts.ask(self._count)
             return
-        self._keepers = [self._tasks.spawn(self._keep_lane(self._dial)) for _ in range(self._limits.count)]
+        while len(self._keepers) < self._count:
+            self._keepers.append(self._tasks.spawn(self._keep_lane(self._dial)))
+
+    def _share_rate(self) -> None:
+        """Every lane the same part; frames go to whichever has room."""
+        part_mbps = None if self._most_mbps is None else self._most_mbps / max(len(self._lanes), 1)
+        if self._limits.most_mbps is not None:
+            part_mbps = min(part_mbps or self._limits.most_mbps, self._limits.most_mbps)
+        for lane in self._lanes:
+            lane.pace(part_mbps)
 
     def _stop_keeping(self) -> None:
         for keeper in self._keepers:
@@ -189,8 +221,7 @@ class LaneGroup:
         await self._start(connection, opening, wire.path, dialled=True).wait()
 
     def _start(self, connection: socket.socket, opening: LaneOpening, path: str, *, dialled: bool) -> asyncio.Event:
-        if self._limits.most_mbps is not None:
-            limit_rate(connection, self._limits.most_mbps)
+        prepare_for_bulk(connection)
         away, towards = lane_secrets(self._parts.keys.secret, opening.number, opening.salt)
         ours, theirs = (away, towards) if dialled else (towards, away)
         parts = LaneParts(
@@ -206,6 +237,7 @@ class LaneGroup:
         if path == RELAY:
             self._relayed[lane] = parts.share
         ended = self._lanes[lane] = asyncio.Event()
+        self._share_rate()
         lane.start()
         _log.debug("lane.opened", peer=self._parts.peer, lane=opening.number, dialled=dialled)
         return ended
@@ -213,6 +245,7 @@ class LaneGroup:
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
         was_left = self._relayed.pop(lane, None) is not None and self._drain is not None
+        self._share_rate()
         if self._closed or (was_left and breaks_only_the_lane(error)):
             return
         self.broken_count += 1

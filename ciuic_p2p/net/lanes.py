@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -23,6 +23,8 @@ from ciuic_p2p.errors import FrameError, FrameTooLarge, FrameTruncated, Malforme
 from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.outbox import LaneShare, Turn
 from ciuic_p2p.net.sealing import HEAD_BYTES, FrameOpener, FrameSealer
+from ciuic_p2p.net.tcpinfo import TcpInfo, limit_rate, read_tcp_info
+from ciuic_p2p.net.throttle import SLICE_BYTES, Throttle
 from ciuic_p2p.net.transport import OutgoingFrame
 from ciuic_p2p.terms import LARGEST_FRAME_BYTES, PeerId
 
@@ -53,6 +55,8 @@ class LaneParts:
     sealer: FrameSealer
     opener: FrameOpener
     meter: Meter
+    throttle: Throttle = field(default_factory=Throttle)
+    """For where the kernel does not pace."""
 
 
 class Lane:
@@ -71,6 +75,15 @@ class Lane:
         for work, name in ((self._send, "send"), (self._receive, "receive")):
             name = f"lane-{self.number}-{name}"
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
+
+    def pace(self, most_mbps: float | None) -> None:
+        """Sends no faster from now on; None: as fast as it can. From any thread."""
+        in_kernel = limit_rate(self._parts.connection, most_mbps)
+        self._parts.throttle.most_mbps = None if in_kernel else most_mbps
+
+    def read(self) -> TcpInfo | None:
+        """None where the kernel does not tell."""
+        return read_tcp_info(self._parts.connection)
 
     def close(self) -> None:
         """Ends both threads soon, from any thread."""
@@ -117,11 +130,14 @@ class Lane:
 
     def _seal(self, frame: OutgoingFrame) -> memoryview | None:
         try:
-            payload = memoryview(frame.make_payload()).cast("B")
+            made = frame.make_payload()
         except Exception:  # the maker is the layer above: its defect costs this frame, not the lane
             _log.exception("frame.dropped", peer=self._parts.peer, kind=frame.header.kind, part=frame.header.part)
+            made = None
+        if made is None:
             self._parts.share.drop(frame)
             return None
+        payload = memoryview(made).cast("B")
         if len(payload) > LARGEST_FRAME_BYTES:
             _log.error("frame.dropped", peer=self._parts.peer, size_bytes=len(payload), most_bytes=LARGEST_FRAME_BYTES)
             self._parts.share.drop(frame)
@@ -129,7 +145,13 @@ class Lane:
         return self._parts.sealer.seal(replace(frame.header, length=len(payload)).pack(), payload)
 
     def _transmit(self, sealed: memoryview) -> None:
-        self._parts.connection.sendall(sealed)
+        if self._parts.throttle.most_mbps is None:
+            self._parts.connection.sendall(sealed)
+        else:
+            for start in range(0, len(sealed), SLICE_BYTES):
+                piece = sealed[start : start + SLICE_BYTES]
+                self._parts.throttle.wait(len(piece))
+                self._parts.connection.sendall(piece)
         self._parts.meter.count_sent(len(sealed))
 
     # ---- the receiving thread
@@ -165,7 +187,7 @@ class Lane:
         """False when the stream ended before a frame. Raises FrameTruncated when it ended inside one."""
         filled = 0
         while filled < len(buffer):
-            count = self._parts.connection.recv_into(buffer[filled:])
+            count = self._parts.connection.recv_into(buffer[filled:], 0, socket.MSG_WAITALL)
             if count == 0:
                 if begins_frame and filled == 0:
                     return False

@@ -141,7 +141,7 @@ class Linker:
             outbox=outbox,
             meter=self._contacts.get(session.peer).meter,
             dial=dial,
-            ask=partial(session.send, Kind.LANES),
+            ask=lambda count: session.send(Kind.LANES, bytes([count])),
             say_drained=partial(session.send, Kind.DRAINED),
             frame_received=partial(self._parts.receiver.frame_received, session.peer),
             end_session=session.end,
@@ -199,7 +199,7 @@ class Linker:
     def _take(self, link: Link, envelope: Envelope) -> None:
         match envelope.kind:
             case Kind.LANES:
-                link.lanes.answer()
+                link.lanes.answer(envelope.body[0] if envelope.body else 0)
             case Kind.DRAINED:
                 link.lanes.peer_drained()
             case _:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ciuic_p2p.core.frames import FrameHeader
 from ciuic_p2p.core.membership import Member
 from ciuic_p2p.errors import PeerUnreachable
-from ciuic_p2p.net.contacts import Contacts
+from ciuic_p2p.net.contacts import Contacts, Link
 from ciuic_p2p.net.dialling import Dialler, DialLimits, OpenStream
 from ciuic_p2p.net.envelopes import INSTANCE_BYTES, Kind
 from ciuic_p2p.net.introduction import Gate, Introducer
@@ -29,6 +29,7 @@ from ciuic_p2p.net.reception import Reception
 from ciuic_p2p.net.session import SessionLimits
 from ciuic_p2p.net.strangers import StrangerLimits
 from ciuic_p2p.net.tasks import TaskSet
+from ciuic_p2p.net.tcpinfo import TcpInfo
 from ciuic_p2p.net.tls import TlsCredentials
 from ciuic_p2p.net.transport import OutgoingFrame, Receiver, Traffic, Transport
 from ciuic_p2p.net.wires import StreamWire
@@ -119,6 +120,32 @@ class Sessions(Transport):
     async def accept_stream(self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A relayed stream that `peer` opened. Returns when it is known what it is for; the stream lives on, or was closed."""
         await self._reception.receive(StreamWire(reader, writer, self._tasks, peer), expected=peer)
+
+    def pace(self, peer: PeerId, most_mbps: float | None) -> None:
+        """What may be sent to this peer in bulk from now on, in the loop's thread. Nothing without a session."""
+        link = self._link(peer)
+        if link is not None:
+            link.lanes.pace(most_mbps)
+
+    def resize(self, peer: PeerId, lanes: int) -> None:
+        """How many lanes to keep to this peer, in the loop's thread. Nothing without a session."""
+        link = self._link(peer)
+        if link is not None:
+            link.lanes.resize(lanes)
+
+    def read_lanes(self, peer: PeerId) -> dict[int, TcpInfo]:
+        """What the kernel says of each direct lane, by its number."""
+        link = self._link(peer)
+        return link.lanes.read() if link is not None else {}
+
+    def waits_for(self, peer: PeerId) -> bool:
+        """Whether frames to this peer are queued or not acknowledged."""
+        link = self._link(peer)
+        return link is not None and link.outbox.unacknowledged() > 0
+
+    def _link(self, peer: PeerId) -> Link | None:
+        contact = self._contacts.find(peer)
+        return contact.link if contact is not None else None
 
     def connected(self) -> frozenset[PeerId]:
         return frozenset(contact.peer for contact in self._contacts if contact.link is not None)

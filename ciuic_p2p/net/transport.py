@@ -20,10 +20,11 @@ Payload = bytes | bytearray | memoryview
 @dataclass(frozen=True, slots=True)
 class OutgoingFrame:
     """A frame that waits for a lane. The payload is made when its turn comes, in a lane's thread, and made again if the
-    lane breaks before the receiver acknowledged it: `make_payload` must be safe to call twice and from any thread."""
+    lane breaks before the receiver acknowledged it: `make_payload` must be safe to call twice and from any thread.
+    None: the frame is not wanted any more."""
 
     header: FrameHeader
-    make_payload: Callable[[], Payload]
+    make_payload: Callable[[], Payload | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ A session turns it into asyncio streams, a lane into a blocking socket. Refuses 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -20,9 +19,6 @@ CONNECT_DEADLINE_S = 6.0
 _PUMP_BYTES = 1 << 18
 _DEAD_PATH_MS = 20_000
 """Unacknowledged data this old ends a connection; the kernel's own limit is about 15 minutes."""
-_SO_MAX_PACING_RATE = 47
-"""Bytes per second; asm-generic/socket.h, which Python does not name. For TCP it needs no queueing discipline since 4.13."""
-_FASTEST_PACE = 0xFFFFFFFF
 
 DIRECT, RELAY = "direct", "relay"
 
@@ -217,12 +213,6 @@ def tune(connection: socket.socket) -> None:
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", _DEAD_PATH_MS)):
         if hasattr(socket, option):  # not every platform has all of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def limit_rate(connection: socket.socket, most_mbps: float) -> None:
-    """The kernel sends no faster from now on. Nothing happens where it cannot do so (it is Linux that can)."""
-    with contextlib.suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, min(int(most_mbps * 125_000), _FASTEST_PACE))
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -23,11 +23,12 @@ class Accumulator:
     the owner of a part encodes it once and every member takes those bytes.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, memory: Float32 | None = None) -> None:
+        """memory: [count] float32 in which to add up, overwritten; own memory when None."""
         self.count = count
         self.total_weight = 0
         self.contributions = 0
-        self._sum = np.empty(count, np.float32)  # meaningless while contributions == 0
+        self._sum = np.empty(count, np.float32) if memory is None else memory  # meaningless while contributions == 0
 
     def reset(self) -> None:
         """Forgets every contribution and keeps the memory."""
@@ -38,9 +39,7 @@ class Accumulator:
         """values: [count] float32; weight ≥ 0. Raises MalformedPayload, and adds nothing, when a value is not finite."""
         self._require(len(values), weight)
         require_finite(values)
-        for tile in tiles(self.count):
-            self._add_tile(tile, values[tile], weight)
-        self._count_in(weight)
+        self._add_checked(values, weight)
 
     def add_encoded(self, codec: Codec, payload: Bytes, weight: int) -> None:
         """payload: [codec.encoded_bytes(count)] uint8; weight ≥ 0; decoded one tile at a time.
@@ -49,6 +48,9 @@ class Accumulator:
         """
         self._require(self.count, weight)
         codec.check(payload, self.count)
+        if codec.is_plain:
+            self._add_checked(payload.view("<f4"), weight)
+            return
         decoded = _THREAD.decoded()
         for tile in tiles(self.count):
             values = decoded[: tile.stop - tile.start]
@@ -57,7 +59,7 @@ class Accumulator:
         self._count_in(weight)
 
     def mean_into(self, out: Float32) -> None:
-        """out: [count] float32, overwritten.
+        """out: [count] float32, overwritten; may be the memory in which was added up.
 
         Raises RoundFailed when no contribution had a weight, or the weighted sum left the range of float32.
         """
@@ -69,12 +71,20 @@ class Accumulator:
                 raise RoundFailed("the weighted sum of the contributions is out of the range of float32")
             np.divide(self._sum[tile], divisor, out=out[tile])
 
+    def _add_checked(self, values: Float32, weight: int) -> None:
+        for tile in tiles(self.count):
+            self._add_tile(tile, values[tile], weight)
+        self._count_in(weight)
+
     def _add_tile(self, tile: slice, values: Float32, weight: int) -> None:
         target = self._sum[tile]
         factor = np.float32(weight)
         with np.errstate(over="ignore", invalid="ignore"):  # mean_into looks for it once
             if self.contributions == 0:
                 np.multiply(values, factor, out=target)
+                return
+            if weight == 1:
+                np.add(target, values, out=target)
                 return
             weighted = _THREAD.weighted()[: len(values)]
             np.multiply(values, factor, out=weighted)

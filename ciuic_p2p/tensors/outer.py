@@ -14,6 +14,9 @@ import numpy as np
 from ciuic_p2p.errors import ConfigError, RoundFailed
 from ciuic_p2p.tensors.tiles import TILE_VALUES, Float32, is_finite, tiles
 
+_SMALL = np.float32(2.0**120)
+"""With η ≤ 2 and μ < 1 a step from values below it stays below 2¹²⁴."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterState:
@@ -74,6 +77,11 @@ class OuterOptimizer:
                 np.subtract(state.anchor[moved], mean[moved], out=out.anchor[moved])
                 _require_finite(out.anchor[moved])
 
+    @staticmethod
+    def cannot_overflow(state: OuterState, mean: Float32) -> bool:
+        """Whether every value is so small that a step in place is sure to succeed: half done, it could not be taken back."""
+        return all(_is_small(values) for values in (mean, state.anchor, state.momentum))
+
     def _step_parameters(self, state: OuterState, mean: Float32, out: OuterState, tile: slice) -> None:
         rate, decay = np.float32(self.learning_rate), np.float32(self.momentum)
         gradient, velocity = mean[tile], out.momentum[tile]
@@ -86,6 +94,11 @@ class OuterOptimizer:
         np.subtract(state.anchor[tile], change, out=out.anchor[tile])
         _require_finite(out.anchor[tile])
         _require_finite(velocity)
+
+
+def _is_small(values: Float32) -> bool:
+    """Written so that a NaN, for which every comparison is false, is not small."""
+    return all(bool(values[tile].max() < _SMALL and values[tile].min() > -_SMALL) for tile in tiles(len(values)))
 
 
 def _require_finite(values: Float32) -> None:

@@ -154,7 +154,10 @@ class _Pipe:
 
     def run(self) -> None:
         while (frame := self._next()) is not None:
-            payload = bytes(memoryview(frame.make_payload()).cast("B"))
+            made = frame.make_payload()
+            if made is None:
+                continue
+            payload = bytes(memoryview(made).cast("B"))
             self._ends.sender._count(sent=len(payload))
             self._ends.taker._count(received=len(payload))
             header = replace(frame.header, length=len(payload))

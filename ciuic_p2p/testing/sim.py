@@ -6,6 +6,7 @@ Values are symbolic: the result of a part *is* the set of contributions in it, s
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import heapq
 import itertools
@@ -123,7 +124,10 @@ class SimPeer:
 class SimSwarm:
     """Give it peers, let time pass, disturb it, then look at `peers`."""
 
-    def __init__(self, seed: int, *, count: int = 6000, latency_s: tuple[float, float] = (0.01, 0.1)) -> None:
+    def __init__(
+        self, seed: int, *, count: int = 6000, latency_s: tuple[float, float] = (0.01, 0.1), codec: str = "float32"
+    ) -> None:
+        """codec: the name or the policy that every trainer asks for."""
         self.rng = random.Random(seed)  # noqa: S311 - a simulation wants a seed, not secrecy
         self.now = 0.0
         self.peers: dict[PeerId, SimPeer] = {}
@@ -139,22 +143,26 @@ class SimSwarm:
             layout="L",
             count=count,
             parameter_count=count,
-            codec="float32",
-            encoded_bytes=4 * count,
+            codec_policy=codec,
+            encoded_bytes={"float32": 4 * count, "float16": 2 * count, "int8": count, "int4": count // 2, "onebit": count // 8},
             outer_learning_rate=1.0,
             outer_momentum=0.0,
         )
 
     # -- the script's side ---------------------------------------------------------------------------------------------
 
-    def add(self, name: str, step_s: float = 1.0) -> SimPeer:
-        """A peer starts now, joins everyone, and its trainer attaches at once. step_s: seconds of its inner steps."""
+    def add(self, name: str, step_s: float = 1.0, codec: str | None = None) -> SimPeer:
+        """A peer starts now, joins everyone, and its trainer attaches at once. step_s: seconds of its inner steps.
+
+        codec: what its trainer asks for, when it is not what the others do.
+        """
+        shape = self._shape if codec is None else dataclasses.replace(self._shape, codec_policy=codec)
         peer = SimPeer(PeerId(name), RunMachine(PeerId(name), "run", now=self.now, seed_wait_s=0.5), step_s)
         self.peers[peer.name] = peer
         for other in self.peers.values():
             if other is not peer and other.alive:
                 self._connect(peer, other)
-        self._after(0.0, lambda: self._feed(peer, TrainerAttached(shape=self._shape)))
+        self._after(0.0, lambda: self._feed(peer, TrainerAttached(shape=shape)))
         return peer
 
     def run_until(self, seconds: float) -> None:

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from ciuic_p2p.core.messages import Plan
+from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.testing.sim import SimPeer, SimSwarm
 
 
@@ -226,3 +228,50 @@ def test_100_peers_with_deaths_and_freezes():
     assert len(peers) >= 95
     assert max(epochs) - min(epochs) <= 1
     assert min(epochs) >= 5
+
+
+def test_every_round_says_by_which_link_its_codec_was_chosen():
+    # given two peers that have measured nothing yet
+    swarm = SimSwarm(5, codec="auto")
+    first, second = swarm.add("a"), swarm.add("b")
+    swarm.run_until(5)
+    unmeasured = plan_of(first)
+    assert (unmeasured.codec, unmeasured.lossless_level) == ("int4", 0)
+    assert unmeasured.reason.startswith("auto: int4 until all links are measured; ")
+
+    # when both know of the link between them, which then gets faster than any codec, and slow again
+    chosen = []
+    for seconds, mbps in ((10, 18.0), (15, 60_000.0), (20, 38_000.0), (25, 18.0)):
+        for peer in (first, second):
+            peer.machine.links = {(first.name, second.name): Link(90.0, 1.0, mbps)}
+            peer.machine.places = {first.name: Place("us1", "us"), second.name: Place("eu1", "eu")}
+        swarm.run_until(seconds)
+        settled(swarm)
+        plan = plan_of(first)
+        assert plan == plan_of(second), "all peers hold the leader's plan"
+        assert f"at {mbps:.0f} Mbit/s from us1 to eu1 " in plan.reason
+        chosen.append((plan.codec, plan.lossless_level))
+
+    # then each plan carries what its link asks for, and near a border what it was
+    assert chosen == [("int4", 3), ("float16", 0), ("float16", 0), ("int4", 3)]
+
+
+def test_the_codec_of_the_leader_counts_whatever_the_others_ask_for():
+    swarm = SimSwarm(5)
+    peers = [swarm.add("a", codec="source"), swarm.add("b", codec="int8")]
+    for peer in peers:
+        peer.machine.links = {(peers[0].name, peers[1].name): Link(90.0, 1.0, 20.0)}
+
+    codecs: dict[str, set[str]] = {"a": set(), "b": set()}
+    for tenth in range(30, 300):
+        swarm.run_until(tenth / 10)
+        for plan in map(plan_of, peers):
+            codecs[plan.contributors[0]].add(plan.codec)
+
+    settled(swarm)
+    assert codecs == {"a": {"onebit"}, "b": {"int8"}}
+
+
+def plan_of(peer: SimPeer) -> Plan:
+    """Of the newest round that it knows."""
+    return peer.machine.rounds[max(peer.machine.rounds)].plan

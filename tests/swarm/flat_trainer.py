@@ -13,6 +13,7 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--move", type=float, required=True)
     parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--codec", default=PLAIN_MEAN.codec)
     options = parser.parse_args()
     layout = Layout((Entry(name="flat", shape=(options.count,), dtype="float32", role="parameter"),))
     try:
-        train(Attachment(options.home, options.run, layout, PLAIN_MEAN), options.move, options.samples)
+        settings = replace(PLAIN_MEAN, codec=options.codec)
+        train(Attachment(options.home, options.run, layout, settings), options.move, options.samples)
     except SwarmError as error:
         say(event="ended", kind=type(error).__name__, error=str(error))
 

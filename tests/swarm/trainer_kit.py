@@ -49,9 +49,10 @@ class Step:
 class TrainerProcess:
     """One life of a trainer at one daemon; it trains once it was told how far."""
 
-    def __init__(self, peer: PeerProcess, part: Part, values: int, run: str = RUN) -> None:
+    def __init__(self, peer: PeerProcess, part: Part, values: int, run: str = RUN, codec: str = "float32") -> None:
         self.peer, self.part, self.run = peer, part, run
-        options = {"home": peer.home, "run": run, "count": values, "move": part.move, "samples": part.samples}
+        options: dict[str, object] = {"home": peer.home, "run": run, "count": values, "codec": codec}
+        options |= {"move": part.move, "samples": part.samples}
         argv = [sys.executable, str(SCRIPT), *(f"--{key}={value}" for key, value in options.items())]
         self._said = peer.home.with_suffix(f".trainer{next(_numbers)}")
         environment = child_environment(PYTHONPATH=str(PROJECT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import pytest
@@ -47,3 +48,21 @@ def test_what_could_not_run_exits_with_1_and_prints_no_object(capsys: pytest.Cap
 def test_two_samples_make_no_figure() -> None:
     with pytest.raises(ValueError, match="at least 3"):
         Figure(samples=[1.0, 2.0], goal=None)
+
+
+def test_a_figure_that_could_not_be_taken_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> Figure:
+        raise P2PDown("the child is down")
+
+    assert run_benchmark("demo", {"broken": fail, "fast": lambda: FAST}, ["--json"]) == 1
+    captured = capsys.readouterr()
+    assert set(json.loads(captured.out)["figures"]) == {"fast"}
+    assert "demo: broken could not run: the child is down" in captured.err
+
+
+def test_a_benchmark_s_own_flags_are_left_to_it() -> None:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--topology")
+    assert run_benchmark("demo", {"fast": lambda: FAST}, ["--topology", "x", "--only", "fast"], own_flags=own) == 0
+    with pytest.raises(SystemExit):
+        run_benchmark("demo", {"fast": lambda: FAST}, ["--topology", "x"])

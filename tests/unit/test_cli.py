@@ -62,7 +62,7 @@ VIEWS: dict[str, Any] = {
             "members": ["node-us", "node-eu"],
             "plan": "butterfly",
             "codec": "int4",
-            "reason": "",
+            "reason": "auto: [b]int4",
             "seconds": 1.2,
             "predicted_s": None,
             "bytes_sent": 10,
@@ -202,7 +202,7 @@ def test_tables_show_every_answer_and_take_no_markup_from_peers(what: str) -> No
         "status": ["1.2 MB", "mnist", "0.50 s"],
         "peers": ["[red]eu", "–"],
         "links": ["direct"],
-        "rounds": ["node-us, node-eu"],
+        "rounds": ["node-us, node-eu", "auto: [b]int4"],
     }
     text = console.export_text()
     assert all(part in text for part in shows[what])

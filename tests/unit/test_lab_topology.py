@@ -36,9 +36,9 @@ def test_a_cut_lasts_until_it_is_healed_and_spares_the_others() -> None:
     assert topology.loss["us-eu"] == 0.0001
 
 
-@pytest.mark.parametrize("name", ["three-regions", "ocean-limited", "home-links", "demo"])
+@pytest.mark.parametrize("name", ["three-regions", "ocean-limited", "home-links", "long-fat", "demo"])
 def test_the_shipped_topologies_are_legal(name: str) -> None:
-    assert len(read_topology(shipped_topology(name)).hosts) >= 3
+    assert len(read_topology(shipped_topology(name)).hosts) >= 2
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ SHAPE = RunShape(
     layout="right",
     count=1024,
     parameter_count=1024,
-    codec="float32",
-    encoded_bytes=4096,
+    codec_policy="float32",
+    encoded_bytes={"float32": 4096},
     outer_learning_rate=1.0,
     outer_momentum=0.0,
 )
@@ -64,6 +64,7 @@ def others_plan(epoch: int, term: int) -> MessageReceived:
         parameter_count=1024,
         part_values=1024,
         codec="float32",
+        lossless_level=0,
         reason="",
         outer_learning_rate=1.0,
         outer_momentum=0.0,

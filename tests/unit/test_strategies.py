@@ -18,7 +18,7 @@ HEAVY = {"torch", "hivemind", "numpy", "uvloop", "starlette"}
 
 def test_the_defaults_are_what_the_daemon_is_told() -> None:
     told = ciuic.DiLoCo(inner_steps=7).settings()
-    assert (told.name, told.inner_steps, told.codec) == ("DiLoCo", 7, "int4")
+    assert (told.name, told.inner_steps, told.codec) == ("DiLoCo", 7, "auto")
     assert (told.outer_learning_rate, told.outer_momentum) == (0.7, 0.6)
 
 

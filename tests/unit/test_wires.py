@@ -7,19 +7,27 @@ import sys
 
 import pytest
 
-from ciuic_p2p.net.wires import limit_rate
+from ciuic_p2p.net.tcpinfo import limit_rate
 
 SO_MAX_PACING_RATE = 47
+
+
+def read_rate(connection: socket.socket) -> int:
+    return int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 8), sys.byteorder)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the rate of a socket")
 def test_the_kernel_is_told_the_rate_in_bytes_per_second() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as connection:
-        limit_rate(connection, 25.0)
-        assert connection.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE) == 3_125_000
+        assert limit_rate(connection, 25.0)
+        assert read_rate(connection) == 3_125_000
+        assert limit_rate(connection, 80_000.0)
+        assert read_rate(connection) == 10_000_000_000
+        assert limit_rate(connection, None)
+        assert read_rate(connection) == 2**64 - 1
 
 
 def test_a_connection_that_cannot_be_limited_is_used_as_it_is() -> None:
     with socket.socket() as connection:
         connection.close()
-        limit_rate(connection, 25.0)
+        assert not limit_rate(connection, 25.0)

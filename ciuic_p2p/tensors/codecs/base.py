@@ -29,6 +29,10 @@ class Codec(ABC):
     """Values that are encoded together; TILE_VALUES is a multiple of it."""
     largest_magnitude: float
     """Finite values beyond it are encoded as if they were ± this."""
+    is_plain: bool = False
+    """An encoding is the values' own little-endian bytes."""
+    wants_feedback: bool = False
+    """Loses so much of every value that a sender must keep the rest for its next contribution (feedback.py)."""
 
     @abstractmethod
     def encoded_bytes(self, count: int) -> int:

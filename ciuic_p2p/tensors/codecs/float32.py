@@ -17,6 +17,7 @@ class Plain32(Codec):
     code = 1
     block_values = 1
     largest_magnitude = float(np.finfo(np.float32).max)
+    is_plain = True
 
     def encoded_bytes(self, count: int) -> int:
         return _BYTES * count

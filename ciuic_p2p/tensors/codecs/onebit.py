@@ -55,6 +55,7 @@ class OneBit(BlockCodec[OneBitWorkspace]):
     """Bit 7 of a record's first sign byte is the block's first value; 1 is negative."""
 
     name = "onebit"
+    wants_feedback = True
     code = 6
     block_values = _BLOCK_VALUES
     largest_magnitude = float(_LARGEST_SUM) / _BLOCK_VALUES

@@ -36,6 +36,7 @@ class TopK(BlockCodec[TopKWorkspace]):
     """
 
     name = "topk"
+    wants_feedback = True
     code = 7
     block_values = _CHUNK_VALUES
     largest_magnitude = _LARGEST

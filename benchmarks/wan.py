@@ -1,0 +1,87 @@
+"""Averaging over a wide-area network: ours beside gloo, hivemind and what the links allow at best.
+
+Real daemons in a lab on this machine: a network namespace for each peer, the kernel's own TCP, delays, losses and rates from a
+topology. gloo and hivemind run in the same namespaces, in turn with ours. Figures named wan3 are taken in `--topology`, the
+others in a network of their own. Rounds are timed as in `benchmarks.allreduce`; `limit_s` is what `benchmarks.limits` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from benchmarks.arenas import wide_area
+from benchmarks.contests import Contest, Flags, flags_parser, read_flags
+from benchmarks.limits import limit_s, limit_with_delays_s
+from benchmarks.report import Measurement, progress, run_benchmark
+from ciuic_p2p.errors import ConfigError
+from ciuic_p2p.lab.topology import Topology, read_topology, shipped_topology
+
+MEGABYTES = 50.0
+HOME_MEGABYTES = 10.0
+LONG_FAT_MEGABYTES = 100.0
+LIMIT_S = 900.0
+
+
+def ocean(contest: Contest, topology: Topology) -> dict[str, Measurement]:
+    """Figures of the network that the user chose."""
+    return {
+        "wan3_limit": contest.times_limit("float32", MEGABYTES, partial(limit_s, topology), 1.2),
+        "wan3_gloo": contest.times_faster("float32", "gloo", MEGABYTES, 2.8),
+        "wan3_hivemind": contest.times_faster("float32", "hivemind", MEGABYTES, 3.5),
+        "wan3_int4_gloo": contest.times_faster("int4", "gloo", MEGABYTES, 15.0),
+        "wan3_int4_limit": contest.times_limit("int4", MEGABYTES, partial(limit_with_delays_s, topology), 1.4),
+    }
+
+
+def home_links(contest: Contest, topology: Topology) -> dict[str, Measurement]:
+    """Slow and unequal up-links, one of them lossy."""
+    limit = partial(limit_with_delays_s, topology)
+    return {"home_int4_limit": contest.times_limit("int4", HOME_MEGABYTES, limit, 1.4)}
+
+
+def long_fat(contest: Contest, topology: Topology) -> dict[str, Measurement]:
+    """Two peers far apart on a fast link."""
+    return {"long_fat_share": contest.share_of_limit("float32", LONG_FAT_MEGABYTES, partial(limit_s, topology), 0.8)}
+
+
+def measurements(topology: Topology, flags: Flags, stack: ExitStack) -> dict[str, Measurement]:
+    """Figure's name → what takes it. No lab is up before a figure needs it, and each then stays until `stack` is left."""
+    networks = (
+        (ocean, topology),
+        (home_links, read_topology(shipped_topology("home-links"))),
+        (long_fat, read_topology(shipped_topology("long-fat"))),
+    )
+    found: dict[str, Measurement] = {}
+    for figures_of, network in networks:
+        found |= figures_of(Contest(stack.enter_context(wide_area(network)), flags), network)
+    return found
+
+
+def find_topology(name: str) -> Topology:
+    shipped = shipped_topology(name)
+    return read_topology(shipped if "/" not in name and shipped.exists() else Path(name))
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = flags_parser(LIMIT_S)
+    flags.add_argument("--topology", default="three-regions", help="a JSON file, or the name of one that is shipped")
+    return flags
+
+
+def main() -> int:
+    flags, options = read_flags(parser())
+    try:
+        topology = find_topology(options.topology)
+    except ConfigError as error:
+        progress(f"wan could not run: {error}")
+        return 1
+    with ExitStack() as stack:
+        return run_benchmark("wan", measurements(topology, flags, stack), own_flags=parser())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What the kernel knows of a TCP connection (linux/tcp.h, struct tcp_info), and what is asked of it for bulk. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from dataclasses import dataclass
+
+_SIZE = 232
+_RTT, _BYTES_ACKED, _LEAST_RTT, _BYTES_RETRANSMITTED = 68, 120, 148, 208
+_U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
+
+_SO_MAX_PACING_RATE = 47
+"""Bytes per second in 64 bits (since Linux 4.20); asm-generic/socket.h. TCP paces by itself since 4.13."""
+_UNPACED = (1 << 64) - 1
+_TCP_CONGESTION = 13
+_TCP_NOTSENT_LOWAT = 25
+UNSENT_BYTES = 256 << 10
+"""A lane whose kernel buffer holds more that has not left is not free: the next frame goes to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpInfo:
+    rtt_ms: float
+    """Smoothed."""
+    least_rtt_ms: float
+    acked_bytes: int
+    retransmitted_bytes: int
+
+
+def read_tcp_info(connection: socket.socket) -> TcpInfo | None:
+    """None where the kernel does not tell: another system, an older one, no TCP, closed."""
+    if not hasattr(socket, "TCP_INFO"):
+        return None
+    try:
+        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+    except OSError:
+        return None
+    if len(raw) < _BYTES_RETRANSMITTED + _U64.size:
+        return None
+    return TcpInfo(
+        rtt_ms=_U32.unpack_from(raw, _RTT)[0] / 1000,
+        least_rtt_ms=_U32.unpack_from(raw, _LEAST_RTT)[0] / 1000,
+        acked_bytes=_U64.unpack_from(raw, _BYTES_ACKED)[0],
+        retransmitted_bytes=_U64.unpack_from(raw, _BYTES_RETRANSMITTED)[0],
+    )
+
+
+def prepare_for_bulk(connection: socket.socket) -> None:
+    """BBR where the kernel has it (loss alone does not slow it down), and little waiting in the kernel."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, b"bbr")
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+
+def limit_rate(connection: socket.socket, most_mbps: float | None) -> bool:
+    """The kernel sends no faster from now on; None: as fast as it can. False when it does not do that."""
+    rate = _UNPACED if most_mbps is None else int(most_mbps * 125_000)
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, _U64.pack(rate))
+        return connection.family in (socket.AF_INET, socket.AF_INET6)
+    except OSError:
+        return False

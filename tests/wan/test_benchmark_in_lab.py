@@ -1,0 +1,20 @@
+"""The benchmark over a wide-area network runs in the lab that it brings up. Small, and held to what no network could beat."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.lab
+
+
+def test_a_round_takes_no_less_than_the_limit() -> None:
+    argv = [sys.executable, "-m", "benchmarks.wan", "--json", "--megabytes", "1", "--only", "long_fat_share"]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    figure = json.loads(result.stdout)["figures"]["long_fat_share"]
+    assert 0 < figure["value"] <= 1.0
+    assert figure["parts"]["limit_s"] == pytest.approx(0.008)
