@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import structlog
 
@@ -56,13 +57,15 @@ class LaneLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneGroupParts:
-    """What a group is made of. dial: a new wire to the peer; None at the peer that was dialled.
+    """What a group is made of. decides: which of the two this peer is, see pairing.py.
 
+    dial: a new wire to the peer; None at the peer that was dialled.
     ask: tells the dialling peer that so many lanes are wanted.
     say_drained: tells the peer that nothing of this side is under way any more on lanes that were left.
     end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
+    decides: bool
     keys: LaneKeys
     outbox: Outbox
     meter: Meter
@@ -88,7 +91,7 @@ class LaneGroup:
         self._most_mbps: float | None = None
         self._relayed: dict[Lane, LaneShare] = {}
         self._drain: Drain | None = None
-        self._next_number = 0
+        self._numbers = count(0 if parts.decides else 1, 2)  # either side may dial, in turn: neither uses the other's
         self._used_numbers: set[int] = set()
         self._wanted = False
         self._closed = False
@@ -207,8 +210,8 @@ class LaneGroup:
 
     async def _dial_lane(self, dial: Dial) -> None:
         """Opens a lane and waits for its end."""
-        opening = LaneOpening(self._parts.keys.session_id, self._next_number, secrets.token_bytes(SALT_BYTES))
-        self._next_number += 1
+        opening = LaneOpening(self._parts.keys.session_id, next(self._numbers), secrets.token_bytes(SALT_BYTES))
+        self._used_numbers.add(opening.number)  # its copy, sent back to this side, must not open a lane
         packed = opening.pack(self._parts.keys.opening_key)
         wire = await dial()
         try:

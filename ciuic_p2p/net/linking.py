@@ -137,6 +137,7 @@ class Linker:
         outbox = Outbox()
         parts = LaneGroupParts(
             peer=session.peer,
+            decides=decides(self._parts.credentials.peer, session.peer),
             keys=session.lane_keys,
             outbox=outbox,
             meter=self._contacts.get(session.peer).meter,
@@ -148,7 +149,7 @@ class Linker:
         )
         lanes = LaneGroup(parts, self._parts.lane_limits)
         watch = Watch(left=lanes.move, moved=partial(self._report_moved, session))
-        mover = Mover(session, parts.meter, watch, decides=decides(self._parts.credentials.peer, session.peer))
+        mover = Mover(session, parts.meter, watch, decides=parts.decides)
         return Link(session, outbox, lanes, mover)
 
     async def _agree(self, link: Link, stream: SecureStream) -> bool:
