@@ -244,6 +244,9 @@ class Daemon:
     def session_opened(self, peer: PeerId, path: str) -> None:
         self._neighbours.session_opened(peer, path)
 
+    def session_moved(self, peer: PeerId, path: str) -> None:
+        self._neighbours.session_moved(peer, path)
+
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self._neighbours.session_closed(peer, error)
 

@@ -109,9 +109,18 @@ class Neighbours:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def session_opened(self, peer: PeerId, path: str) -> None:
-        self.known.setdefault(peer, Neighbour()).path = path
+        self.session_moved(peer, path)
         others = [n.raw_record for p, n in self.known.items() if p != peer and n.raw_record and p in self.present()]
         self._send(peer, Introduction(records=(self._own_record(), *others[:MOST_RECORDS_KNOWN])))
+
+    def session_moved(self, peer: PeerId, path: str) -> None:
+        """What was measured over another path says nothing of this one."""
+        neighbour = self.known.setdefault(peer, Neighbour())
+        with self._meters:
+            if neighbour.path != path:
+                neighbour.path = path
+                neighbour.probes.clear()
+                neighbour.rtt, neighbour.goodput, neighbour.timed_s = RttMeter(), GoodputMeter(), float("-inf")
 
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self._liveness.session_closed(peer)

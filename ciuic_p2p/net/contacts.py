@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.lane_group import LaneGroup
 from ciuic_p2p.net.meters import Meter
+from ciuic_p2p.net.moving import Mover
 from ciuic_p2p.net.outbox import Outbox
 from ciuic_p2p.net.pairing import Pairing
 from ciuic_p2p.net.session import Session
@@ -22,6 +23,7 @@ class Link:
     session: Session
     outbox: Outbox
     lanes: LaneGroup
+    mover: Mover
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection became the session; lanes may come a little earlier."""
 
@@ -35,7 +37,7 @@ class Contact:
     meter: Meter = field(default_factory=Meter)
     link: Link | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the link opened or closed."""
+    """Set when the link opened, moved or closed."""
 
 
 class Contacts:

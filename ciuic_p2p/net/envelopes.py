@@ -44,6 +44,12 @@ class Kind(enum.IntEnum):
     """The sender has found the other's token good."""
     LANES = 8
     """The sender has frames to send and asks the one who dialled for lanes; the body is their number, one byte."""
+    REACHED = 10
+    """The direct connection with the number in the body reached the sender, who does not decide."""
+    MOVE = 11
+    """The sender's last envelope on this connection: it goes on over the direct one with that number."""
+    DRAINED = 12
+    """All that the sender has sent on lanes of the path that was left was acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

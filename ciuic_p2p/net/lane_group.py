@@ -13,21 +13,23 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import structlog
 
 from ciuic_p2p.core.frames import FrameHeader
 from ciuic_p2p.errors import PeerUnreachable, RemoteError
+from ciuic_p2p.net.draining import Drain
 from ciuic_p2p.net.lane_opening import OPENING_BYTES, SALT_BYTES, LaneKeys, LaneOpening, unpack_opening
 from ciuic_p2p.net.lanes import Lane, LaneParts, breaks_only_the_lane
 from ciuic_p2p.net.meters import Meter
-from ciuic_p2p.net.outbox import Outbox
+from ciuic_p2p.net.outbox import LaneShare, Outbox
 from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tcpinfo import TcpInfo, prepare_for_bulk
-from ciuic_p2p.net.wires import Wire
+from ciuic_p2p.net.wires import RELAY, Dial
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
@@ -55,17 +57,21 @@ class LaneLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneGroupParts:
-    """What a group is made of. dial: a new wire to the peer; None at the peer that was dialled.
+    """What a group is made of. decides: which of the two this peer is, see pairing.py.
 
+    dial: a new wire to the peer; None at the peer that was dialled.
     ask: tells the dialling peer that so many lanes are wanted.
+    say_drained: tells the peer that nothing of this side is under way any more on lanes that were left.
     end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
+    decides: bool
     keys: LaneKeys
     outbox: Outbox
     meter: Meter
-    dial: Callable[[], Awaitable[Wire]] | None
+    dial: Dial | None
     ask: Callable[[int], None]
+    say_drained: Callable[[], None]
     frame_received: FrameReceived
     end_session: Callable[[Exception], None]
 
@@ -78,11 +84,14 @@ class LaneGroup:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
-        self._lanes: dict[Lane, asyncio.Event] = {}
+        self._dial = parts.dial
         self._keepers: list[asyncio.Task[None]] = []
+        self._lanes: dict[Lane, asyncio.Event] = {}
         self._count = limits.count
         self._most_mbps: float | None = None
-        self._next_number = 0
+        self._relayed: dict[Lane, LaneShare] = {}
+        self._drain: Drain | None = None
+        self._numbers = count(0 if parts.decides else 1, 2)  # either side may dial, in turn: neither uses the other's
         self._used_numbers: set[int] = set()
         self._wanted = False
         self._closed = False
@@ -97,7 +106,7 @@ class LaneGroup:
 
     def answer(self, count: int) -> None:
         """The other peer asked for so many lanes; 0: as many as this one thinks right."""
-        if self._parts.dial is not None:
+        if self._dial is not None:
             self.want()
             self.resize(count)
 
@@ -118,13 +127,28 @@ class LaneGroup:
         found = {lane.number: lane.read() for lane in self._lanes}
         return {number: info for number, info in found.items() if info is not None}
 
-    def accept(self, connection: socket.socket, opening: LaneOpening) -> None:
+    def move(self, dial: Dial | None) -> None:
+        """The session has a direct path now, over which this peer dials if it dialled that. No frame is begun on relayed lanes
+        any more; they are closed when both peers know that all that was under way there has arrived."""
+        self._dial = dial
+        self._drain = Drain(self._relayed, self._parts.say_drained)
+        self._stop_keeping()
+        if self._wanted:
+            self._provide()
+
+    def peer_drained(self) -> None:
+        if self._drain is not None:
+            self._drain.peer_drained()
+
+    def accept(self, connection: socket.socket, opening: LaneOpening, path: str) -> None:
         """A lane that the peer dialled, as its opening proves. Raises PeerUnreachable when it is not to be used."""
+        if path == RELAY and self._drain is not None:
+            raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} comes over the path that was left")
         if self._closed or opening.number in self._used_numbers or len(self._lanes) >= self._limits.most_accepted:
             raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} was used before or is one too many")
         self._used_numbers.add(opening.number)
         self._parts.meter.count_received(OPENING_BYTES)
-        self._start(connection, opening, dialled=False)
+        self._start(connection, opening, path, dialled=False)
 
     def verify(self, opening: bytes) -> LaneOpening | None:
         return unpack_opening(opening, self._parts.keys.opening_key)
@@ -137,6 +161,8 @@ class LaneGroup:
         """Ends all lanes; what they carried is gone with the session."""
         self.retire()
         self._parts.outbox.close()
+        if self._drain is not None:
+            self._drain.close()
         for lane in list(self._lanes):
             lane.close()
         await self._tasks.cancel()
@@ -151,11 +177,11 @@ class LaneGroup:
     def _provide(self) -> None:
         if self._closed:
             return
-        if self._parts.dial is None:
+        if self._dial is None:
             self._parts.ask(self._count)
             return
         while len(self._keepers) < self._count:
-            self._keepers.append(self._tasks.spawn(self._keep_lane(self._parts.dial)))
+            self._keepers.append(self._tasks.spawn(self._keep_lane(self._dial)))
 
     def _share_rate(self) -> None:
         """Every lane the same part; frames go to whichever has room."""
@@ -165,7 +191,12 @@ class LaneGroup:
         for lane in self._lanes:
             lane.pace(part_mbps)
 
-    async def _keep_lane(self, dial: Callable[[], Awaitable[Wire]]) -> None:
+    def _stop_keeping(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        self._keepers = []
+
+    async def _keep_lane(self, dial: Dial) -> None:
         delay_s = self._limits.shortest_delay_s
         while True:
             began = time.monotonic()
@@ -177,10 +208,10 @@ class LaneGroup:
             await asyncio.sleep(delay_s * _random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, self._limits.longest_delay_s)
 
-    async def _dial_lane(self, dial: Callable[[], Awaitable[Wire]]) -> None:
+    async def _dial_lane(self, dial: Dial) -> None:
         """Opens a lane and waits for its end."""
-        opening = LaneOpening(self._parts.keys.session_id, self._next_number, secrets.token_bytes(SALT_BYTES))
-        self._next_number += 1
+        opening = LaneOpening(self._parts.keys.session_id, next(self._numbers), secrets.token_bytes(SALT_BYTES))
+        self._used_numbers.add(opening.number)  # its copy, sent back to this side, must not open a lane
         packed = opening.pack(self._parts.keys.opening_key)
         wire = await dial()
         try:
@@ -190,9 +221,9 @@ class LaneGroup:
             wire.close()
             raise
         self._parts.meter.count_sent(len(packed))
-        await self._start(connection, opening, dialled=True).wait()
+        await self._start(connection, opening, wire.path, dialled=True).wait()
 
-    def _start(self, connection: socket.socket, opening: LaneOpening, *, dialled: bool) -> asyncio.Event:
+    def _start(self, connection: socket.socket, opening: LaneOpening, path: str, *, dialled: bool) -> asyncio.Event:
         prepare_for_bulk(connection)
         away, towards = lane_secrets(self._parts.keys.secret, opening.number, opening.salt)
         ours, theirs = (away, towards) if dialled else (towards, away)
@@ -206,6 +237,8 @@ class LaneGroup:
             meter=self._parts.meter,
         )
         lane = Lane(parts, self)
+        if path == RELAY:
+            self._relayed[lane] = parts.share
         ended = self._lanes[lane] = asyncio.Event()
         self._share_rate()
         lane.start()
@@ -214,8 +247,9 @@ class LaneGroup:
 
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
+        was_left = self._relayed.pop(lane, None) is not None and self._drain is not None
         self._share_rate()
-        if self._closed:
+        if self._closed or (was_left and breaks_only_the_lane(error)):
             return
         self.broken_count += 1
         name = type(error).__name__

@@ -1,7 +1,8 @@
 """The first bytes of a lane, by which the two ends of a session know their own. Refuses to know sockets and frames.
 
 `CIUL` · session id (16) · lane number (4) · salt (16) · HMAC-SHA256 over all that, under a key of the session (first 16
-bytes).
+bytes). A direct connection to which a relayed session may move (moving.py) opens in the same way, with `CIUP` and numbers of
+its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from ciuic_p2p.net.tls import TlsChannel
 
 LANE_MAGIC = b"CIUL"
+PATH_MAGIC = b"CIUP"
 SALT_BYTES = 16
 _LAYOUT = struct.Struct("!4s16sI16s")
 _MAC_BYTES = 16
@@ -45,8 +47,8 @@ class LaneOpening:
     number: int
     salt: bytes
 
-    def pack(self, opening_key: bytes) -> bytes:
-        said = _LAYOUT.pack(LANE_MAGIC, self.session_id, self.number, self.salt)
+    def pack(self, opening_key: bytes, magic: bytes = LANE_MAGIC) -> bytes:
+        said = _LAYOUT.pack(magic, self.session_id, self.number, self.salt)
         return said + _mac(opening_key, said)
 
 
@@ -56,7 +58,7 @@ def session_of(opening: bytes) -> bytes:
 
 
 def unpack_opening(opening: bytes, opening_key: bytes) -> LaneOpening | None:
-    """None when it was not made with the key."""
+    """None when it was not made with the key, for what its first bytes say."""
     said, mac = opening[:-_MAC_BYTES], opening[-_MAC_BYTES:]
     if len(opening) != OPENING_BYTES or not hmac.compare_digest(_mac(opening_key, said), mac):
         return None

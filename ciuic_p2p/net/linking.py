@@ -7,7 +7,6 @@ Refuses to know where wires come from; it is given accepted and dialled ones.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -16,11 +15,12 @@ import structlog
 
 from ciuic_p2p.errors import PeerUnreachable, RemoteError
 from ciuic_p2p.net.contacts import Contact, Contacts, Link
-from ciuic_p2p.net.envelopes import Kind, SessionName, pack_generation, unpack_generation
+from ciuic_p2p.net.envelopes import Envelope, Kind, SessionName, pack_generation, unpack_generation
 from ciuic_p2p.net.introduction import Introducer, receive_kind
 from ciuic_p2p.net.lane_group import LaneGroup, LaneGroupParts, LaneLimits
-from ciuic_p2p.net.lane_opening import OPENING_BYTES, session_of
+from ciuic_p2p.net.lane_opening import OPENING_BYTES, LaneOpening, session_of
 from ciuic_p2p.net.meters import Meter
+from ciuic_p2p.net.moving import Mover, Watch
 from ciuic_p2p.net.outbox import Outbox
 from ciuic_p2p.net.pairing import decides
 from ciuic_p2p.net.secure_stream import SecureStream
@@ -28,12 +28,10 @@ from ciuic_p2p.net.session import Session, SessionLimits
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tls import TlsCredentials
 from ciuic_p2p.net.transport import Receiver
-from ciuic_p2p.net.wires import Wire
+from ciuic_p2p.net.wires import Dial, Wire
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
-
-Dial = Callable[[], Awaitable[Wire]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,18 +88,18 @@ class Linker:
 
     async def accept_lane(self, wire: Wire, first_bytes: bytes) -> None:
         """Gives the wire to the session that its opening names. Raises PeerUnreachable when there is none, or it is forged."""
-        opening = first_bytes + await wire.read_exactly(OPENING_BYTES - len(first_bytes))
-        link = self._links.get(session_of(opening))
-        verified = link.lanes.verify(opening) if link is not None else None
-        if link is None or verified is None:
-            raise PeerUnreachable("a lane that belongs to no session")
-        await link.opened.wait()
+        link, opening = await self._recognise(wire, first_bytes)
         connection = await wire.blocking_socket()
         try:
-            link.lanes.accept(connection, verified)
+            link.lanes.accept(connection, opening, wire.path)
         except PeerUnreachable:
             connection.close()
             raise
+
+    async def accept_path(self, wire: Wire, first_bytes: bytes) -> None:
+        """Offers the wire to the relayed session that its opening names. Raises PeerUnreachable as `accept_lane` does."""
+        link, opening = await self._recognise(wire, first_bytes)
+        await link.mover.accept(wire, opening)
 
     async def close(self, deadline_s: float) -> None:
         """Says goodbye to all."""
@@ -110,6 +108,15 @@ class Linker:
                 contact.link.lanes.retire()
                 contact.link.session.say_goodbye()
         await self._holding.finish(deadline_s)
+
+    async def _recognise(self, wire: Wire, first_bytes: bytes) -> tuple[Link, LaneOpening]:
+        opening = first_bytes + await wire.read_exactly(OPENING_BYTES - len(first_bytes))
+        link = self._links.get(session_of(opening))
+        verified = link.lanes.verify(opening) if link is not None else None
+        if link is None or verified is None:
+            raise PeerUnreachable("a connection that belongs to no session")
+        await link.opened.wait()
+        return link, verified
 
     async def _introduce(self, path: str, stream: SecureStream, origin: Origin) -> Link:
         peer = await stream.shake_hands(origin.first_bytes)
@@ -130,15 +137,20 @@ class Linker:
         outbox = Outbox()
         parts = LaneGroupParts(
             peer=session.peer,
+            decides=decides(self._parts.credentials.peer, session.peer),
             keys=session.lane_keys,
             outbox=outbox,
             meter=self._contacts.get(session.peer).meter,
             dial=dial,
             ask=lambda count: session.send(Kind.LANES, bytes([count])),
+            say_drained=partial(session.send, Kind.DRAINED),
             frame_received=partial(self._parts.receiver.frame_received, session.peer),
             end_session=session.end,
         )
-        return Link(session, outbox, LaneGroup(parts, self._parts.lane_limits))
+        lanes = LaneGroup(parts, self._parts.lane_limits)
+        watch = Watch(left=lanes.move, moved=partial(self._report_moved, session))
+        mover = Mover(session, parts.meter, watch, decides=parts.decides)
+        return Link(session, outbox, lanes, mover)
 
     async def _agree(self, link: Link, stream: SecureStream) -> bool:
         """Whether this connection became the session; if so, it is held from now on."""
@@ -177,13 +189,27 @@ class Linker:
         error: Exception | None = None
         try:
             message_received = partial(self._parts.receiver.message_received, contact.peer)
-            error = await link.session.converse(message_received, link.lanes.answer)
+            error = await link.session.converse(message_received, partial(self._take, link))
         except Exception as defect:  # the supervisor of one session: a defect in the layer above ends this session only
             _log.exception("session.failed", peer=contact.peer)
             error = defect
         finally:
             self._report_closed(contact, link, error)
             await self._drop(link)
+
+    def _take(self, link: Link, envelope: Envelope) -> None:
+        match envelope.kind:
+            case Kind.LANES:
+                link.lanes.answer(envelope.body[0] if envelope.body else 0)
+            case Kind.DRAINED:
+                link.lanes.peer_drained()
+            case _:
+                link.mover.take(envelope)
+
+    def _report_moved(self, session: Session) -> None:
+        self._contacts.get(session.peer).changed.set()
+        _log.info("session.moved", peer=session.peer, path=session.path)
+        self._parts.receiver.session_moved(session.peer, session.path)
 
     def _report_closed(self, contact: Contact, link: Link, error: Exception | None) -> None:
         """Once: a link that was replaced is reported when that happens, not when its connection ends."""
@@ -198,4 +224,5 @@ class Linker:
 
     async def _drop(self, link: Link) -> None:
         self._links.pop(link.session.lane_keys.session_id, None)
+        link.mover.close()
         await link.lanes.close()

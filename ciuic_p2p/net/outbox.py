@@ -79,6 +79,8 @@ class LaneShare:
         self._received_count = 0
         self._told_count = 0
         self._abandoned = False
+        self._retired = False
+        self._drained: Callable[[], None] | None = None
         with self._changed:
             outbox._shares.add(self)
 
@@ -110,12 +112,21 @@ class LaneShare:
             for _ in range(fresh):
                 self._sent.popleft()
             self._confirmed_count = count
+            self._tell_if_drained()
 
     def drop(self, frame: OutgoingFrame) -> None:
         """The frame that was taken last cannot be sent at all."""
         with self._changed:
             if self._sent and self._sent[-1] is frame:
                 self._sent.pop()
+                self._tell_if_drained()
+
+    def retire(self, drained: Callable[[], None]) -> None:
+        """The lane takes no more frames. `drained` is called once when none is on its way, in any thread, under a lock."""
+        with self._changed:
+            self._retired = True
+            self._drained = drained
+            self._tell_if_drained()
 
     def abandon(self) -> bool:
         """The lane is broken: its frames go back to the head of the queue. False when that was done before."""
@@ -128,6 +139,7 @@ class LaneShare:
                 self._outbox._waiting.extendleft(frame for frame in reversed(self._sent) if frame is not None)
             self._sent.clear()
             self._changed.notify_all()
+            self._tell_if_drained()
             return True
 
     def forget(self, unwanted: Callable[[FrameHeader], bool]) -> None:
@@ -140,10 +152,15 @@ class LaneShare:
 
     def _next_turn(self) -> Turn | None:
         acknowledge = self._received_count if self._received_count > self._told_count else None
-        frame = self._outbox._waiting.popleft() if self._outbox._waiting else None
+        frame = self._outbox._waiting.popleft() if self._outbox._waiting and not self._retired else None
         if acknowledge is None and frame is None:
             return None
         self._told_count = self._received_count
         if frame is not None:
             self._sent.append(frame)
         return Turn(acknowledge, frame)
+
+    def _tell_if_drained(self) -> None:
+        if self._drained is not None and not self._sent:
+            self._drained()
+            self._drained = None

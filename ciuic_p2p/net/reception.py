@@ -1,4 +1,4 @@
-"""Takes in connections: accepts them, tells sessions from lanes by their first bytes, and bounds what strangers get."""
+"""Takes in connections: accepts them, tells what they are for by their first bytes, and bounds what strangers get."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import structlog
 
 from ciuic_p2p.errors import PeerUnreachable, RemoteError
-from ciuic_p2p.net.lane_opening import LANE_MAGIC
+from ciuic_p2p.net.lane_opening import LANE_MAGIC, PATH_MAGIC
 from ciuic_p2p.net.linking import Linker, Origin
 from ciuic_p2p.net.strangers import Antechamber, StrangerLimits
 from ciuic_p2p.net.tasks import TaskSet
@@ -65,6 +65,8 @@ class Reception:
         first_bytes = await wire.read_exactly(len(LANE_MAGIC))
         if first_bytes == LANE_MAGIC:
             await self._linker.accept_lane(wire, first_bytes)
+        elif first_bytes == PATH_MAGIC:
+            await self._linker.accept_path(wire, first_bytes)
         elif first_bytes.startswith(_TLS_HANDSHAKE):
             await self._linker.link(wire, Origin(expected=expected, first_bytes=first_bytes))
         else:

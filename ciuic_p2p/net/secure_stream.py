@@ -27,6 +27,7 @@ class SecureStream:
         self.channel = channel
         self.envelopes = EnvelopeReader(LARGEST_HELLO_BYTES)
         self._reader, self._writer = streams
+        self._left: asyncio.StreamWriter | None = None
         self.meter = meter
 
     async def shake_hands(self, first_bytes: bytes = b"") -> PeerId:
@@ -54,6 +55,19 @@ class SecureStream:
         self.channel.write(pack_envelope(kind, body))
         self._flush()
 
+    def send_over(self, streams: Streams) -> None:
+        """From now on. What comes is still read where it came from before, until `receive_over`.
+
+        The TLS connection goes on as it is: its records are in order and nobody else can make them, whatever carries them."""
+        self._left, self._writer = self._writer, streams[1]
+
+    def receive_over(self, streams: Streams) -> None:
+        """From now on, after `send_over`: closes what is left, after what was sent over it."""
+        self._reader = streams[0]
+        if self._left is not None:
+            self._left.close()
+            self._left = None
+
     @property
     def backlog_bytes(self) -> int:
         """What the peer did not take yet."""
@@ -80,6 +94,8 @@ class SecureStream:
     def abort(self) -> None:
         """At once."""
         self._writer.transport.abort()
+        if self._left is not None:
+            self._left.transport.abort()
 
     def _step(self) -> bool:
         try:

@@ -17,6 +17,7 @@ from ciuic_p2p.net.envelopes import Envelope, Kind
 from ciuic_p2p.net.introduction import Acquaintance
 from ciuic_p2p.net.lane_opening import LaneKeys
 from ciuic_p2p.net.secure_stream import SecureStream
+from ciuic_p2p.net.wires import Streams
 from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PeerId
 
 _PING_BYTES = 8
@@ -65,15 +66,13 @@ class Session:
         if wake or overflow:
             self._loop.call_soon_threadsafe(self._send_queued)
 
-    async def converse(
-        self, message_received: Callable[[bytes], None], lanes_wanted: Callable[[int], None]
-    ) -> Exception | None:
-        """Until the session ends; returns why, None when the peer said goodbye or this side did."""
+    async def converse(self, message_received: Callable[[bytes], None], told: Callable[[Envelope], None]) -> Exception | None:
+        """Until the session ends; returns why, None when either side said goodbye. `told` hears of lanes and moves."""
         self._ticking = self._loop.call_later(self._limits.tick_s, self._tick)
         try:
             while (envelope := await self._stream.receive()) is not None:
                 if not self._ended:
-                    self._take(envelope, message_received, lanes_wanted)
+                    self._take(envelope, message_received, told)
             self.end(PeerUnreachable(f"the session with peer {self.peer} broke"))
         except RemoteError as error:
             self.end(error)
@@ -81,6 +80,21 @@ class Session:
             self._ticking.cancel()
             self._stream.abort()
         return self._error
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is sent any more."""
+        return self._ended
+
+    def send_over(self, streams: Streams, path: str, last: bytes) -> None:
+        """All that follows goes over these; the old connection carries a MOVE with this body as its last envelope."""
+        self._stream.send(Kind.MOVE, last)
+        self._stream.send_over(streams)
+        self.path = path
+
+    def receive_over(self, streams: Streams) -> None:
+        """The peer's MOVE came: all that follows it comes over these."""
+        self._stream.receive_over(streams)
 
     def say_goodbye(self) -> None:
         """Ends the session after what was queued has left; the peer then closes the connection."""
@@ -97,15 +111,15 @@ class Session:
             self._error = error
             self._stream.abort()
 
-    def _take(self, envelope: Envelope, message_received: Callable[[bytes], None], lanes_wanted: Callable[[int], None]) -> None:
+    def _take(self, envelope: Envelope, message_received: Callable[[bytes], None], told: Callable[[Envelope], None]) -> None:
         self._quiet_ticks = 0
         match envelope.kind:
             case Kind.MESSAGE:
                 message_received(envelope.body)
             case Kind.GOODBYE:
                 self.end(None)
-            case Kind.LANES:
-                lanes_wanted(envelope.body[0] if envelope.body else 0)
+            case Kind.LANES | Kind.REACHED | Kind.MOVE | Kind.DRAINED:
+                told(envelope)
             case Kind.PING if len(envelope.body) == _PING_BYTES:
                 self.send(Kind.PONG, envelope.body)
             case Kind.PONG if len(envelope.body) == _PING_BYTES:

@@ -100,7 +100,8 @@ class Sessions(Transport):
         self._dialler.open_stream = open_stream
 
     def want(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """Keep a session with this peer. addresses: "host:port" each; none when only a relay reaches it.
+        """Keep a session with this peer, a direct one if that can be. addresses: "host:port" each; none when only a relay
+        reaches it.
 
         Cheap to call again. Raises AddressUnusable when an address is not of that form.
         """

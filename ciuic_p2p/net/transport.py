@@ -41,6 +41,9 @@ class Receiver(Protocol):
     def session_opened(self, peer: PeerId, path: str) -> None:
         """A session is up; `path` is "direct" or "relay". Messages may be sent from now on."""
 
+    def session_moved(self, peer: PeerId, path: str) -> None:
+        """The session goes on over another path, both ways; nothing was lost."""
+
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         """The session is down; None when the peer said goodbye. Frames not acknowledged are dropped."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 
 from ciuic_p2p.errors import AddressUnusable, PeerUnreachable
 from ciuic_p2p.net.tasks import TaskSet
@@ -18,6 +19,9 @@ CONNECT_DEADLINE_S = 6.0
 _PUMP_BYTES = 1 << 18
 _DEAD_PATH_MS = 20_000
 """Unacknowledged data this old ends a connection; the kernel's own limit is about 15 minutes."""
+
+DIRECT, RELAY = "direct", "relay"
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -25,7 +29,7 @@ class Wire(ABC):
     """Reads exactly what is asked for, so that whoever takes it over misses nothing."""
 
     path: str
-    """"direct" or "relay"."""
+    """DIRECT or RELAY."""
     source: str
     """Where it comes from, to limit strangers."""
 
@@ -53,7 +57,7 @@ class Wire(ABC):
 class TcpWire(Wire):
     """A connected TCP socket."""
 
-    path = "direct"
+    path = DIRECT
 
     def __init__(self, connected: socket.socket, source: str = "") -> None:
         connected.setblocking(False)
@@ -102,7 +106,7 @@ class TcpWire(Wire):
 class StreamWire(Wire):
     """A relayed libp2p stream, given as asyncio streams."""
 
-    path = "relay"
+    path = RELAY
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tasks: TaskSet, source: str = "") -> None:
         self._reader = reader
@@ -147,6 +151,10 @@ class StreamWire(Wire):
     def close(self) -> None:
         if not self._taken:
             self._writer.transport.abort()
+
+
+Dial = Callable[[], Awaitable[Wire]]
+"""Makes a new wire to the same peer in the same way. Raises Transient, RemoteError."""
 
 
 async def connect(address: str) -> TcpWire:

@@ -17,6 +17,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.opened: list[tuple[PeerId, str]] = []
+        self.moved: list[tuple[PeerId, str]] = []
         self.closed: list[tuple[PeerId, Exception | None]] = []
         self.messages: list[tuple[PeerId, bytes]] = []
         self.frames: list[tuple[PeerId, FrameHeader, bytes]] = []
@@ -31,6 +32,10 @@ class Recorder:
     def session_opened(self, peer: PeerId, path: str) -> None:
         self.opened.append((peer, path))
         self._note("opened")
+
+    def session_moved(self, peer: PeerId, path: str) -> None:
+        self.moved.append((peer, path))
+        self._note("moved")
 
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self.closed.append((peer, error))

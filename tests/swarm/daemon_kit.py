@@ -42,13 +42,27 @@ class PeerProcess:
         self._environment = child_environment(**environment)
         self._ready: dict[str, Any] | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.within: tuple[str, ...] = ()
+        """What its command line is preceded by, to run it elsewhere on this machine."""
         self.at_end: list[Callable[[], None]] = []
         """What else is to be ended with it, such as its trainers."""
 
     def start(self, *flags: str, listen: str = LOOPBACK) -> None:
         """Returns at once; `ready` waits."""
         self._ready = None
-        argv = [*START, "--json", "--home", str(self.home), "--name", self.name, "--region", self.name, "--listen", listen]
+        argv = [
+            *self.within,
+            *START,
+            "--json",
+            "--home",
+            str(self.home),
+            "--name",
+            self.name,
+            "--region",
+            self.name,
+            "--listen",
+            listen,
+        ]
         self._said, self._complained = self._output("said").open("wb"), self._output("complained").open("ab")
         with self._said, self._complained:
             self.process = subprocess.Popen(
@@ -97,10 +111,10 @@ class PeerProcess:
         """Its finished rounds, by epoch."""
         return {row["epoch"]: row for row in self.view("rounds") if row["run"] == run}
 
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        """The entries of its log under this event."""
+    def logged(self, *events: str) -> list[dict[str, Any]]:
+        """The entries of its log under these events."""
         lines = (self.home / "daemon.log").read_bytes().split(b"\n")[:-1]
-        return [entry for entry in map(json.loads, lines) if entry["event"] == event]
+        return [entry for entry in map(json.loads, lines) if entry["event"] in events]
 
     def p2pd_pid(self) -> int | None:
         """Its libp2p child process; None while there is none."""

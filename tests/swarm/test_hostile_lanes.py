@@ -13,11 +13,12 @@ from structlog.testing import capture_logs
 
 from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader
 from ciuic_p2p.errors import MalformedMessage
-from ciuic_p2p.net.lane_opening import LaneOpening
+from ciuic_p2p.net.lane_opening import LANE_MAGIC, LaneOpening
 from ciuic_p2p.net.sealing import HEAD_BYTES, FrameSealer, lane_secrets
 from ciuic_p2p.net.wires import TcpWire, connect
 from ciuic_p2p.terms import LARGEST_FRAME_BYTES
 from ciuic_p2p.testing.logs import logged
+from ciuic_p2p.testing.proxy import Proxy
 from ciuic_p2p.testing.swarm import SwarmPeer, probe, swarm
 
 GOOD = probe(1, b"").header
@@ -99,5 +100,27 @@ def test_a_frame_that_only_a_broken_or_hostile_member_sends_ends_the_session(hea
             assert (peer, type(error)) == (lane.anna.peer, MalformedMessage)
             assert reason in str(error)
             assert lane.bert.heard.frames == []
+
+    asyncio.run(story())
+
+
+def test_a_copy_of_its_own_lane_that_is_sent_back_to_a_peer_opens_nothing() -> None:
+    """Its own frames would come back as the other's."""
+
+    async def story() -> None:
+        async with swarm() as members:
+            anna, bert = await members.add(), await members.add()
+            async with Proxy(bert.addresses[0]) as proxy:
+                await anna.meet(bert, proxy.address)
+                proxy.tampers = [lambda data: opened.append(data) or data]
+                opened: list[bytes] = []
+                anna.sessions.send_frames(bert.peer, [probe(1, b"for bert")])
+                await bert.heard.until(lambda: len(bert.heard.frames) == 1)
+                with capture_logs() as logs:
+                    mirror = await connect(anna.addresses[0])
+                    await mirror.write(LANE_MAGIC + b"".join(opened))
+                    await logged(logs, lambda entry: "was used before" in entry.get("error", ""))
+                    mirror.close()
+                assert anna.heard.frames == []
 
     asyncio.run(story())

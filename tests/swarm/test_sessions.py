@@ -8,20 +8,17 @@ import socket
 
 import pytest
 import uvloop
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from ciuic_p2p.core.peerids import peer_id_of
 from ciuic_p2p.errors import AddressUnusable, PeerUnreachable
 from ciuic_p2p.net.dialling import DialLimits
 from ciuic_p2p.net.session import SessionLimits
 from ciuic_p2p.net.sessions import SessionsSettings
-from ciuic_p2p.net.tasks import TaskSet
-from ciuic_p2p.net.wires import Streams
 from ciuic_p2p.terms import PeerId
 from ciuic_p2p.testing.logs import logged
 from ciuic_p2p.testing.proxy import Proxy
-from ciuic_p2p.testing.swarm import LISTEN, Swarm, SwarmPeer, probe, swarm
+from ciuic_p2p.testing.swarm import LISTEN, probe, swarm
+from tests.swarm.relay_kit import RelayInside, identity_beside
 
 RUNNERS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
@@ -169,25 +166,6 @@ def test_new_addresses_are_dialled_without_waiting_for_the_pause_to_end() -> Non
     asyncio.run(story())
 
 
-class RelayInside:
-    """Plays libp2p: joins two streams inside this process, one end for each peer."""
-
-    def __init__(self, members: Swarm) -> None:
-        self._members = members
-        self.tasks = TaskSet()
-        self.opened = 0
-
-    def serve(self, dialler: SwarmPeer) -> None:
-        async def open_stream(peer: PeerId) -> Streams:
-            self.opened += 1
-            ours, theirs = socket.socketpair()
-            target = next(each for each in self._members.peers if each.peer == peer)
-            self.tasks.spawn(target.sessions.accept_stream(dialler.peer, *await asyncio.open_connection(sock=theirs)))
-            return await asyncio.open_connection(sock=ours)
-
-        dialler.sessions.use_relay(open_stream)
-
-
 @RUNNERS
 def test_a_peer_without_an_address_is_reached_through_a_relay(run) -> None:
     async def story() -> None:
@@ -232,11 +210,3 @@ def test_facts_of_a_session() -> None:
                 anna.sessions.facts(PeerId("nobody"))
 
     asyncio.run(story())
-
-
-async def identity_beside(peer: PeerId, *, lower: bool) -> Ed25519PrivateKey:
-    """An identity whose peer id is lower, or higher, than `peer`."""
-    while True:
-        identity = Ed25519PrivateKey.generate()
-        if (peer_id_of(identity.public_key()) < peer) == lower:
-            return identity

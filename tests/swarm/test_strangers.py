@@ -140,7 +140,8 @@ def test_a_lane_number_is_used_once() -> None:
             await bert.heard.until(lambda: len(bert.heard.frames) == 1)
             keys = next(iter(anna.sessions._linker._links.values())).session.lane_keys
             wire = await connect(bert.addresses[0])
-            await wire.write(LaneOpening(keys.session_id, 0, b"s" * 16).pack(keys.opening_key))
+            used = min(bert.sessions._contacts.link_to(anna.peer).lanes._used_numbers)
+            await wire.write(LaneOpening(keys.session_id, used, b"s" * 16).pack(keys.opening_key))
             async with asyncio.timeout(10):
                 with pytest.raises(PeerUnreachable, match="closed"):
                     await wire.read_exactly(1)

@@ -114,3 +114,35 @@ def test_a_frame_that_cannot_be_sent_is_not_counted() -> None:
     parts(share, 1)
     share.confirmed(1)
     assert outbox.unacknowledged() == 0
+
+
+def test_a_retired_lane_takes_no_more_frames_and_is_drained_at_the_last_acknowledgement() -> None:
+    outbox, told = filled(4), []
+    retired, other = outbox.share(PEER), outbox.share(PEER)
+    parts(retired, 2)
+    retired.retire(lambda: told.append("drained"))
+    retired.confirm_received()
+    turn = retired.wait_turn()
+    assert turn is not None
+    assert (turn.acknowledge, turn.frame) == (1, None)
+    retired.confirmed(1)
+    assert told == []
+    retired.confirmed(2)
+    assert told == ["drained"]
+    assert parts(other, 2) == [2, 3]
+
+
+def test_a_retired_lane_that_breaks_gives_back_what_it_has_and_is_drained() -> None:
+    outbox, told = filled(2), []
+    retired = outbox.share(PEER)
+    parts(retired, 2)
+    retired.retire(lambda: told.append("drained"))
+    retired.abandon()
+    assert told == ["drained"]
+    assert parts(outbox.share(PEER), 2) == [0, 1]
+
+
+def test_a_lane_that_is_retired_with_nothing_under_way_is_drained_at_once() -> None:
+    told: list[str] = []
+    Outbox().share(PEER).retire(lambda: told.append("drained"))
+    assert told == ["drained"]
