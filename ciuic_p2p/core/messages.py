@@ -57,13 +57,22 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What the sender's own access carries, and whether what it sends to the receiver is held up behind it (core/pacing.py)."""
+    """What the sender's own access carries, and what it sees of the path between the two (core/pacing.py)."""
 
     up_mbps: float
     down_mbps: float
     is_measured: bool
     """False: a guess."""
-    congested: bool
+    sent_at_ms: float
+    """By the sender's clock, whatever that counts from: only how it changes against the receiver's matters."""
+    queued_ms: float
+    """How long what the receiver sends lies in queues before it is here."""
+    up_queued_ms: float
+    """How long what the sender sends, to whomever, lies before its own line; 0 while it sends to one peer only."""
+    down_queued_ms: float
+    """The same of what it receives."""
+    loses: bool
+    """Much of what the sender sends to the receiver is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ three-regions.json 25 s a round instead of 7.5).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import Plan
@@ -19,19 +20,21 @@ MOST_MBPS = 100_000.0
 
 USED_SHARE = 0.85
 """A window that moved so much of the capacity was limited by it; less says nothing about it."""
-SEARCH_GROWTH = 1.5
+SEARCH_GROWTH = 1.25
 """A window, until congestion was seen once."""
-PROBE_GROWTH = 1.03
-CALM_WINDOWS = 20
+PROBE_GROWTH = 1.04
+CALM_WINDOWS = 10
 """So many full windows without congestion after the last one, and the search begins anew: the line has changed."""
+LEAST_DELAY_LASTS_S = 120.0
 DRAIN_SHARE = 0.97
 """Of what a congested line carried: a little less, so that its queue empties."""
+HOLD_WINDOWS = 2
+"""After a cut: what was on its way is still seen to be queued."""
 LARGEST_CUT = 0.5
 """A window that was not full may say too little; a line that broke down is followed in a few windows."""
 
-QUEUED_MS = 60.0
-QUEUED_SHARE = 0.4
-"""A round trip longer than its least by both of these, relative to the path, means that a queue has built up."""
+QUEUED_MS = 50.0
+"""A line before which packets wait longer is asked for more than it has."""
 LOST_SHARE = 0.03
 """Retransmitted bytes of a window, of those sent: more than a lossy path, such as a satellite's 0.5 %, loses by itself."""
 
@@ -52,8 +55,6 @@ class FlowWindow:
     sent_bytes: int
     """That left and arrived, as acknowledgements say."""
     retransmitted_bytes: int
-    rtt_ms: float
-    least_rtt_ms: float
     received_bytes: int
 
     @property
@@ -61,14 +62,39 @@ class FlowWindow:
         return self.sent_bytes * 8e-6 / self.seconds
 
     @property
-    def is_congested(self) -> bool:
-        queued_ms = self.rtt_ms - self.least_rtt_ms
-        is_queued = queued_ms > QUEUED_MS and queued_ms > QUEUED_SHARE * self.least_rtt_ms
-        return is_queued or self.retransmitted_bytes > LOST_SHARE * max(self.sent_bytes, 1 << 16)
+    def received_mbps(self) -> float:
+        return self.received_bytes * 8e-6 / self.seconds
+
+    @property
+    def loses(self) -> bool:
+        return self.retransmitted_bytes > LOST_SHARE * max(self.sent_bytes, 1 << 16)
+
+
+class DelayMeter:
+    """How much longer than at best messages of one peer take to get here, from when they say that they were sent.
+
+    The clocks need not agree: the least difference between them stands for an empty path (as in LEDBAT, RFC 6817 §3.4.2). It is
+    the least of the last minutes, so that clocks may drift.
+    """
+
+    def __init__(self) -> None:
+        self.queued_ms = 0.0
+        """Of the newest message."""
+        self._least_ms = self._next_least_ms = math.inf
+        self._next_began_s = -math.inf
+
+    def add(self, sent_at_ms: float, now_s: float) -> None:
+        """A message that says so has come."""
+        delay_ms = now_s * 1000 - sent_at_ms
+        if now_s - self._next_began_s > LEAST_DELAY_LASTS_S:
+            self._least_ms, self._next_least_ms, self._next_began_s = self._next_least_ms, delay_ms, now_s
+        self._next_least_ms = min(self._next_least_ms, delay_ms)
+        self._least_ms = min(self._least_ms, delay_ms)
+        self.queued_ms = delay_ms - self._least_ms
 
 
 class Capacity:
-    """What a line, or a path, carries in one direction, in Mbit/s: an estimate that follows the windows it is told."""
+    """What a line carries in one direction, in Mbit/s: an estimate that follows the windows it is told."""
 
     def __init__(self, first_mbps: float = FIRST_GUESS_MBPS, *, is_fixed: bool = False) -> None:
         """is_fixed: the user said so, measurements do not change it."""
@@ -77,12 +103,15 @@ class Capacity:
         self._is_fixed = is_fixed
         self._searches = True
         self._calm_windows = 0
+        self._hold_windows = 0
 
     def add(self, moved_mbps: float, *, is_congested: bool) -> None:
         """One window in which so much was moved."""
         if self._is_fixed:
             return
-        if is_congested:
+        if self._hold_windows:
+            self._hold_windows -= 1
+        elif is_congested:
             self._cut(moved_mbps)
         elif moved_mbps >= USED_SHARE * self.mbps:
             self._grow(moved_mbps)
@@ -90,6 +119,7 @@ class Capacity:
     def _cut(self, moved_mbps: float) -> None:
         self.mbps = max(min(DRAIN_SHARE * moved_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
         self.is_measured, self._searches, self._calm_windows = True, False, 0
+        self._hold_windows = HOLD_WINDOWS
 
     def _grow(self, moved_mbps: float) -> None:
         self._calm_windows += 1
@@ -99,10 +129,16 @@ class Capacity:
         self.is_measured = True
 
 
-def blame_own_line(windows: Mapping[PeerId, FlowWindow]) -> bool:
-    """Whether this peer's own line up is what is congested: then most of what it sends is, whoever it goes to."""
-    congested = sum(window.is_congested for window in windows.values())
-    return 2 * congested > len(windows)
+def common_queue_ms(queued_ms: Collection[float]) -> float:
+    """What packets wait before the one line that all these flows share: each waits there, some also elsewhere.
+
+    0 for a single flow, of which nobody can say where it waits.
+    """
+    return min(queued_ms) if len(queued_ms) > 1 else 0.0
+
+
+def most(flags: Collection[bool]) -> bool:
+    return 2 * sum(flags) > len(flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +174,8 @@ def lanes_for(mbps: float, rtt_ms: float) -> int:
     return min(FAR_LANES + int(on_the_way_bytes / LANE_WINDOW_BYTES), MOST_LANES)
 
 
-def pair_rates(
-    demands: list[Demand], up_mbps: float, down_mbps: Mapping[PeerId, float], paths: Mapping[PeerId, float]
-) -> dict[PeerId, float]:
-    """Mbit/s from this peer to each one that it sends to: its share of the line up, of their line down, and within the path.
+def pair_rates(demands: list[Demand], up_mbps: float, down_mbps: Mapping[PeerId, float]) -> dict[PeerId, float]:
+    """Mbit/s from this peer to each one that it sends to: its share of the line up, and of their line down.
 
     All of a round's transfers then end together, which is the quickest when the spans follow the capacities.
     """
@@ -156,5 +190,5 @@ def pair_rates(
     for peer, values in sent.items():
         if values > 0:
             of_mine, of_theirs = up_mbps * values / in_all, down_mbps[peer] * values / received_by[peer]
-            rates[peer] = max(min(of_mine, of_theirs, paths.get(peer, MOST_MBPS)), LEAST_MBPS)
+            rates[peer] = max(min(of_mine, of_theirs), LEAST_MBPS)
     return rates

@@ -11,8 +11,11 @@ LARGEST_PART_VALUES = 1 << 18
 """1 MiB as float32: large enough that per-frame cost vanishes, small enough that a round's stages overlap."""
 
 SMALLEST_PART_VALUES = 1 << 14
-PARTS_PER_SPAN = 8
+PARTS_PER_SPAN = 16
 """A span of a small model is cut so that reducing it overlaps with receiving it."""
+PART_S = 0.05
+"""What a slow line carries of one peer's contribution in this time is one part: several lanes share the rest."""
+MOST_PARTS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,14 @@ class Part:
         return self.stop - self.start
 
 
-def choose_part_values(count: int, owners: int) -> int:
-    """Values per part for a tensor of `count` values reduced by `owners` peers: a multiple of 256."""
-    wanted = -(-count // (owners * PARTS_PER_SPAN))
-    return min(max(-(-wanted // 256) * 256, SMALLEST_PART_VALUES), LARGEST_PART_VALUES)
+def choose_part_values(count: int, owners: int, values_per_s: float) -> int:
+    """Values per part for a tensor of `count` values reduced by `owners` peers: a multiple of 256.
+
+    values_per_s: what one pair of peers moves, one way.
+    """
+    wanted = min(-(-count // (owners * PARTS_PER_SPAN)), int(values_per_s * PART_S))
+    least = max(SMALLEST_PART_VALUES, -(-count // MOST_PARTS))
+    return -(-min(max(wanted, least), LARGEST_PART_VALUES) // 256) * 256
 
 
 def cut_parts(plan: Plan) -> tuple[Part, ...]:

@@ -534,7 +534,7 @@ class RunMachine:
             spans=butterfly.spans,
             count=shape.count,
             parameter_count=shape.parameter_count,
-            part_values=choose_part_values(shape.count, len(contributors)),
+            part_values=choose_part_values(shape.count, len(contributors), butterfly.values_per_s),
             codec=choice.codec,
             lossless_level=choice.lossless_level,
             reason=f"{choice.reason}; spans by measured bandwidth",

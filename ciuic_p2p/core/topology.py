@@ -6,6 +6,7 @@ Here the flat butterfly: every contributor reduces one span, as large as its mea
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,8 @@ class Butterfly:
     spans: tuple[Span, ...]
     predicted_s: float
     patience_s: float
+    values_per_s: float
+    """What one pair moves one way on the slowest line."""
 
 
 def bandwidth_mbps(peer: PeerId, peers: Sequence[PeerId], links: Links) -> float:
@@ -156,10 +159,7 @@ def plan_butterfly(
     lines_mbps: what a peer's own line carries, where known. Each of the `listeners` is sent every result as well: that
     prolongs the round for all, for they share the same lines.
     """
-    rates = [
-        (_quantise(lines_mbps[peer]) if peer in lines_mbps else bandwidth_mbps(peer, contributors, links)) * 1e6
-        for peer in contributors
-    ]
+    rates = [rate * 1e6 for rate in _rates_mbps(contributors, links, lines_mbps)]
     shares, seconds = share_by_bandwidth(encoded_bytes, rates)
     measured = [link for (a, b), link in links.items() if a in contributors and b in contributors and a != b]
     rtt_s = max((link.rtt_ms for link in measured), default=0.0) / 1000
@@ -167,7 +167,20 @@ def plan_butterfly(
     to_listeners_s = max(8 * encoded_bytes * share * listeners / rate for share, rate in zip(shares, rates, strict=True))
     predicted_s = seconds + to_listeners_s + 2 * rtt_s
     patience_s = max(LEAST_PATIENCE_S, PATIENCE_FACTOR * predicted_s + 6 * jitter_s)
-    return Butterfly(_cut_spans(contributors, count, shares), predicted_s, patience_s)
+    values_per_s = min(rates) / max(len(rates) - 1, 1) / 8 * count / max(encoded_bytes, 1)
+    return Butterfly(_cut_spans(contributors, count, shares), predicted_s, patience_s, values_per_s)
+
+
+def _rates_mbps(peers: Sequence[PeerId], links: Links, lines_mbps: Mapping[PeerId, float]) -> list[float]:
+    """Of each peer's line. A line that was not measured counts like the middle one of those that were.
+
+    While none was, all are alike, as quick as the quickest pair: peers so near that no line is between them.
+    """
+    known = [_quantise(lines_mbps[peer]) for peer in peers if peer in lines_mbps]
+    if known:
+        middle = statistics.median(known)
+        return [_quantise(lines_mbps[peer]) if peer in lines_mbps else middle for peer in peers]
+    return [max(bandwidth_mbps(peer, peers, links) for peer in peers)] * len(peers)
 
 
 def _cut_spans(owners: Sequence[PeerId], count: int, shares: Sequence[float]) -> tuple[Span, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -16,12 +16,15 @@ from ciuic_p2p.core.messages import Line, Plan, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
     LEAST_MBPS,
+    QUEUED_MS,
     Capacity,
+    DelayMeter,
     Demand,
     FlowWindow,
-    blame_own_line,
+    common_queue_ms,
     demand_of,
     lanes_for,
+    most,
     pair_rates,
 )
 from ciuic_p2p.errors import PeerUnreachable
@@ -47,15 +50,18 @@ class _Flow:
     """What is known of the lanes to one peer."""
 
     infos: dict[int, TcpInfo] = field(default_factory=dict)
-    received_bytes: int = 0
-    path: Capacity | None = None
-    """Only where the path itself, not a line, was congested."""
     down_mbps: float = FIRST_GUESS_MBPS
     """Of the peer's line, as it says."""
     up_mbps: float = 0.0
     is_measured: bool = False
-    blames_me: bool = False
-    """In its last window what it sent here was congested, and its own line was not to blame."""
+    delay: DelayMeter = field(default_factory=DelayMeter)
+    """Of what it sends here."""
+    sent_queued_ms: float = 0.0
+    """Of what is sent to it, as it says."""
+    up_queued_ms: float = 0.0
+    down_queued_ms: float = 0.0
+    loses: bool = False
+    """Much of what it sends here is lost."""
 
 
 class Pacemaker:
@@ -69,6 +75,8 @@ class Pacemaker:
         self._loop = asyncio.get_running_loop()
         self._flows: dict[PeerId, _Flow] = {}
         self._demands: dict[tuple[str, int], Demand] = {}
+        self._read_at_s = self._loop.time()
+        self._up_queued_ms = self._down_queued_ms = 0.0
         self._fetches: dict[PeerId, int] = {}
         """Peers that take a state here → how many donors they asked."""
 
@@ -95,7 +103,9 @@ class Pacemaker:
     def line_told(self, peer: PeerId, line: Line) -> None:
         flow = self._flows.setdefault(peer, _Flow())
         flow.down_mbps, flow.up_mbps = max(line.down_mbps, LEAST_MBPS), line.up_mbps
-        flow.is_measured, flow.blames_me = line.is_measured, line.congested
+        flow.is_measured, flow.loses = line.is_measured, line.loses
+        flow.sent_queued_ms, flow.up_queued_ms, flow.down_queued_ms = line.queued_ms, line.up_queued_ms, line.down_queued_ms
+        flow.delay.add(line.sent_at_ms, self._loop.time())
         self._apply()
 
     def lines_mbps(self, me: PeerId) -> dict[PeerId, float]:
@@ -107,7 +117,7 @@ class Pacemaker:
 
     def introduce(self, peer: PeerId) -> None:
         """To a peer that has just come."""
-        self._tell(peer, congested=False)
+        self._tell(peer, loses=False)
 
     def forget(self, peer: PeerId) -> None:
         self._flows.pop(peer, None)
@@ -120,65 +130,74 @@ class Pacemaker:
     # -- twice a second -------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        windows = {peer: self._read(peer) for peer in self._sessions.connected()}
+        now = self._loop.time()
+        seconds, self._read_at_s = now - self._read_at_s, now
+        windows = {peer: self._read(peer, seconds) for peer in self._sessions.connected()}
         far = {peer: window for peer, window in windows.items() if not self._is_near(peer)}
-        sending = {peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES}
-        receiving = {peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES}
-        mine = blame_own_line(sending)
-        if sending:
-            self._up.add(sum(window.sent_mbps for window in sending.values()), is_congested=mine)
-        for peer, window in sending.items():
-            self._judge_path(self._flows[peer], window, is_congested=window.is_congested and not mine)
-        if receiving:
-            blaming = sum(self._flows[peer].blames_me for peer in receiving)
-            received_mbps = sum(window.received_bytes for window in receiving.values()) * 8e-6 / WINDOW_S
-            self._down.add(received_mbps, is_congested=2 * blaming > len(receiving))
-        for peer in sorted({*sending, *receiving}):
-            self._log(peer, windows[peer], is_mine=mine)
-            self._tell(peer, congested=peer in sending and sending[peer].is_congested and not mine)
-        for peer in [peer for peer in self._fetches if peer not in sending and not self._sessions.waits_for(peer)]:
+        self._judge_up({peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES})
+        self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
+        self._log(far)
+        for peer, window in windows.items():
+            self._tell(peer, loses=window.loses)
+        for peer in [peer for peer in self._fetches if not self._sessions.waits_for(peer)]:
             del self._fetches[peer]
         self._apply()
 
-    def _read(self, peer: PeerId) -> FlowWindow:
+    def _read(self, peer: PeerId, seconds: float) -> FlowWindow:
         flow = self._flows.setdefault(peer, _Flow())
         before, flow.infos = flow.infos, self._sessions.read_lanes(peer)
-        received_before, flow.received_bytes = flow.received_bytes, self._sessions.traffic_with(peer).bytes_received
         pairs = [(before.get(number), now) for number, now in flow.infos.items()]
-        active = [now for old, now in pairs if old is None or now.acked_bytes > old.acked_bytes]
         return FlowWindow(
-            seconds=WINDOW_S,
+            seconds=seconds,
             sent_bytes=sum(now.acked_bytes - (old.acked_bytes if old else 0) for old, now in pairs),
             retransmitted_bytes=sum(now.retransmitted_bytes - (old.retransmitted_bytes if old else 0) for old, now in pairs),
-            rtt_ms=max((now.rtt_ms for now in active), default=0.0),
-            least_rtt_ms=min((now.least_rtt_ms for now in flow.infos.values()), default=0.0),
-            received_bytes=flow.received_bytes - received_before,
+            received_bytes=sum(now.received_bytes - (old.received_bytes if old else 0) for old, now in pairs),
         )
 
-    def _judge_path(self, flow: _Flow, window: FlowWindow, *, is_congested: bool) -> None:
-        if flow.path is None and is_congested:
-            flow.path = Capacity(window.sent_mbps)
-        if flow.path is not None:
-            flow.path.add(window.sent_mbps, is_congested=is_congested)
+    def _judge_up(self, sending: Mapping[PeerId, FlowWindow]) -> None:
+        flows = [self._flows[peer] for peer in sending]
+        self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
+        alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
+        if flows:
+            is_full = max(self._up_queued_ms, alone_ms) > QUEUED_MS or most([window.loses for window in sending.values()])
+            self._up.add(sum(window.sent_mbps for window in sending.values()), is_congested=is_full)
 
-    def _tell(self, peer: PeerId, *, congested: bool) -> None:
-        line = Line(up_mbps=self._up.mbps, down_mbps=self._down.mbps, is_measured=self._is_measured, congested=congested)
+    def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
+        flows = [self._flows[peer] for peer in receiving]
+        self._down_queued_ms = common_queue_ms([flow.delay.queued_ms - flow.up_queued_ms for flow in flows])
+        if flows:
+            is_full = self._down_queued_ms > QUEUED_MS or (len(flows) > 1 and most([flow.loses for flow in flows]))
+            self._down.add(sum(window.received_mbps for window in receiving.values()), is_congested=is_full)
+
+    def _tell(self, peer: PeerId, *, loses: bool) -> None:
+        line = Line(
+            up_mbps=self._up.mbps,
+            down_mbps=self._down.mbps,
+            is_measured=self._is_measured,
+            sent_at_ms=self._loop.time() * 1000,
+            queued_ms=self._flows.setdefault(peer, _Flow()).delay.queued_ms,
+            up_queued_ms=self._up_queued_ms,
+            down_queued_ms=self._down_queued_ms,
+            loses=loses,
+        )
         with contextlib.suppress(PeerUnreachable):
             self._sessions.send_message(peer, encode(line))
 
-    def _log(self, peer: PeerId, window: FlowWindow, *, is_mine: bool) -> None:
-        log.debug(
-            "pace.window",
-            peer=peer,
-            sent_mbps=round(window.sent_mbps, 1),
-            received_mbps=round(window.received_bytes * 8e-6 / WINDOW_S, 1),
-            retransmitted_kb=window.retransmitted_bytes // 1000,
-            rtt_ms=round(window.rtt_ms),
-            least_rtt_ms=round(window.least_rtt_ms),
-            own_line_congested=is_mine,
-            up_mbps=round(self._up.mbps, 1),
-            down_mbps=round(self._down.mbps, 1),
-        )
+    def _log(self, windows: Mapping[PeerId, FlowWindow]) -> None:
+        flows = {
+            peer: (round(window.sent_mbps, 1), round(window.received_mbps, 1), window.retransmitted_bytes)
+            for peer, window in windows.items()
+            if max(window.sent_bytes, window.received_bytes) >= LEAST_WINDOW_BYTES
+        }
+        if flows:
+            log.debug(
+                "pace.window",
+                up_mbps=round(self._up.mbps, 1),
+                down_mbps=round(self._down.mbps, 1),
+                up_queued_ms=round(self._up_queued_ms),
+                down_queued_ms=round(self._down_queued_ms),
+                flows=flows,
+            )
 
     def _is_near(self, peer: PeerId) -> bool:
         return 0.0 < self._rtt_ms(peer) < NEAR_MS
@@ -188,11 +207,11 @@ class Pacemaker:
     def _apply(self) -> None:
         connected = self._sessions.connected()
         downs = {peer: self._flows.setdefault(peer, _Flow()).down_mbps for peer in connected}
-        paths = {peer: flow.path.mbps for peer, flow in self._flows.items() if flow.path is not None}
         fetching = {peer: donors for peer, donors in self._fetches.items() if peer in connected}
-        demands = [_among(demand, connected) for demand in list(self._demands.values())]
+        waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
+        demands = [_among(demand, waiting) for demand in list(self._demands.values())]
         for_rounds = self._up.mbps * (1 - FETCH_SHARE) if fetching else self._up.mbps
-        rates = pair_rates(demands, for_rounds, downs, paths)
+        rates = pair_rates(demands, for_rounds, downs)
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
@@ -205,5 +224,6 @@ class Pacemaker:
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
 
 
-def _among(demand: Demand, connected: frozenset[PeerId]) -> Demand:
-    return Demand({peer: values for peer, values in demand.sent.items() if peer in connected}, demand.received_by)
+def _among(demand: Demand, peers: Collection[PeerId]) -> Demand:
+    """What others leave of the line up is for these: those who have been sent everything need nothing."""
+    return Demand({peer: values for peer, values in demand.sent.items() if peer in peers}, demand.received_by)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import secrets
 import socket
@@ -88,7 +89,6 @@ class LaneGroup:
         self._keepers: list[asyncio.Task[None]] = []
         self._lanes: dict[Lane, asyncio.Event] = {}
         self._count = limits.count
-        self._most_mbps: float | None = None
         self._relayed: dict[Lane, LaneShare] = {}
         self._drain: Drain | None = None
         self._numbers = count(0 if parts.decides else 1, 2)  # either side may dial, in turn: neither uses the other's
@@ -97,6 +97,7 @@ class LaneGroup:
         self._closed = False
         self.broken_count = 0
         """Lanes that ended while the session went on."""
+        self.pace(None)
 
     def want(self) -> None:
         """There are frames to send. Thread-safe and cheap to call again."""
@@ -118,9 +119,15 @@ class LaneGroup:
                 self._provide()
 
     def pace(self, most_mbps: float | None) -> None:
-        """What all lanes together may send from now on; None: as fast as they can."""
-        self._most_mbps = most_mbps
-        self._share_rate()
+        """What all lanes together may send from now on; None: as fast as they can.
+
+        The outbox gives frames out at that rate. The kernel keeps a lane that got one from sending it all at once.
+        """
+        if self._limits.most_mbps is not None:
+            most_mbps = min(most_mbps or math.inf, self._limits.most_mbps * self._count)
+        self._parts.outbox.most_mbps = most_mbps
+        for lane in self._lanes:
+            lane.pace(most_mbps)
 
     def read(self) -> dict[int, TcpInfo]:
         """What the kernel says of each lane, by number; nothing of relayed ones."""
@@ -183,14 +190,6 @@ class LaneGroup:
         while len(self._keepers) < self._count:
             self._keepers.append(self._tasks.spawn(self._keep_lane(self._dial)))
 
-    def _share_rate(self) -> None:
-        """Every lane the same part; frames go to whichever has room."""
-        part_mbps = None if self._most_mbps is None else self._most_mbps / max(len(self._lanes), 1)
-        if self._limits.most_mbps is not None:
-            part_mbps = min(part_mbps or self._limits.most_mbps, self._limits.most_mbps)
-        for lane in self._lanes:
-            lane.pace(part_mbps)
-
     def _stop_keeping(self) -> None:
         for keeper in self._keepers:
             keeper.cancel()
@@ -240,7 +239,7 @@ class LaneGroup:
         if path == RELAY:
             self._relayed[lane] = parts.share
         ended = self._lanes[lane] = asyncio.Event()
-        self._share_rate()
+        lane.pace(self._parts.outbox.most_mbps)
         lane.start()
         _log.debug("lane.opened", peer=self._parts.peer, lane=opening.number, dialled=dialled)
         return ended
@@ -248,7 +247,6 @@ class LaneGroup:
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
         was_left = self._relayed.pop(lane, None) is not None and self._drain is not None
-        self._share_rate()
         if self._closed or (was_left and breaks_only_the_lane(error)):
             return
         self.broken_count += 1

@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -24,7 +24,6 @@ from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.outbox import LaneShare, Turn
 from ciuic_p2p.net.sealing import HEAD_BYTES, FrameOpener, FrameSealer
 from ciuic_p2p.net.tcpinfo import TcpInfo, limit_rate, read_tcp_info
-from ciuic_p2p.net.throttle import SLICE_BYTES, Throttle
 from ciuic_p2p.net.transport import OutgoingFrame
 from ciuic_p2p.terms import LARGEST_FRAME_BYTES, PeerId
 
@@ -55,8 +54,6 @@ class LaneParts:
     sealer: FrameSealer
     opener: FrameOpener
     meter: Meter
-    throttle: Throttle = field(default_factory=Throttle)
-    """For where the kernel does not pace."""
 
 
 class Lane:
@@ -77,9 +74,8 @@ class Lane:
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
 
     def pace(self, most_mbps: float | None) -> None:
-        """Sends no faster from now on; None: as fast as it can. From any thread."""
-        in_kernel = limit_rate(self._parts.connection, most_mbps)
-        self._parts.throttle.most_mbps = None if in_kernel else most_mbps
+        """The kernel spreads a frame's packets over the time that it takes at this rate; None: as fast as it can."""
+        limit_rate(self._parts.connection, most_mbps)
 
     def read(self) -> TcpInfo | None:
         """None where the kernel does not tell."""
@@ -125,6 +121,7 @@ class Lane:
             self._transmit(self._parts.sealer.seal(_ACKNOWLEDGEMENT.pack(_ACKNOWLEDGEMENT_KIND, turn.acknowledge)))
         if turn.frame is not None:
             sealed = self._seal(turn.frame)
+            self._parts.share.spend(0 if sealed is None else len(sealed))
             if sealed is not None:
                 self._transmit(sealed)
 
@@ -145,13 +142,7 @@ class Lane:
         return self._parts.sealer.seal(replace(frame.header, length=len(payload)).pack(), payload)
 
     def _transmit(self, sealed: memoryview) -> None:
-        if self._parts.throttle.most_mbps is None:
-            self._parts.connection.sendall(sealed)
-        else:
-            for start in range(0, len(sealed), SLICE_BYTES):
-                piece = sealed[start : start + SLICE_BYTES]
-                self._parts.throttle.wait(len(piece))
-                self._parts.connection.sendall(piece)
+        self._parts.connection.sendall(sealed)
         self._parts.meter.count_sent(len(sealed))
 
     # ---- the receiving thread

@@ -7,6 +7,7 @@ know sockets.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,11 +17,19 @@ from ciuic_p2p.errors import MalformedMessage
 from ciuic_p2p.net.transport import OutgoingFrame
 from ciuic_p2p.terms import PeerId
 
+CREDIT_S = 0.02
+"""What was not sent while nothing waited, or a thread woke late, may be made up for: so much, no more."""
+
 
 class Outbox:
     """Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most_mbps: float | None = None
+        """Frames are given out no faster; None: as fast as lanes ask for them. Acknowledgements always are."""
+        self._clock = clock
+        self._next_at_s = clock()
+        self._last_bytes = 0
         self._changed = threading.Condition()
         self._waiting: deque[OutgoingFrame] = deque()
         self._shares: set[LaneShare] = set()
@@ -52,6 +61,21 @@ class Outbox:
     def share(self, peer: PeerId) -> LaneShare:
         """For a new lane."""
         return LaneShare(self, peer)
+
+    def _take(self) -> OutgoingFrame | None:
+        """The next frame, when its time has come. It is booked as if as large as the one before, until `spend`."""
+        if not self._waiting or self._wait_s() > 0:
+            return None
+        self._next_at_s = max(self._next_at_s, self._clock() - CREDIT_S)
+        self._book(self._last_bytes)
+        return self._waiting.popleft()
+
+    def _wait_s(self) -> float:
+        return 0.0 if self.most_mbps is None else max(0.0, self._next_at_s - self._clock())
+
+    def _book(self, size_bytes: int) -> None:
+        if self.most_mbps is not None:
+            self._next_at_s += size_bytes / (125_000 * self.most_mbps)
 
     def unacknowledged(self) -> int:
         """Frames that wait or are on their way."""
@@ -93,7 +117,13 @@ class LaneShare:
                 turn = self._next_turn()
                 if turn is not None:
                     return turn
-                self._changed.wait()
+                self._changed.wait(self._outbox._wait_s() if self._outbox._waiting and not self._retired else None)
+
+    def spend(self, size_bytes: int) -> None:
+        """So large was the frame taken last, sealed; nobody knew it before."""
+        with self._changed:
+            self._outbox._book(size_bytes - self._outbox._last_bytes)
+            self._outbox._last_bytes = size_bytes or self._outbox._last_bytes
 
     def confirm_received(self) -> None:
         """One more frame from the peer was taken in; the sending thread tells it."""
@@ -152,7 +182,7 @@ class LaneShare:
 
     def _next_turn(self) -> Turn | None:
         acknowledge = self._received_count if self._received_count > self._told_count else None
-        frame = self._outbox._waiting.popleft() if self._outbox._waiting and not self._retired else None
+        frame = self._outbox._take() if not self._retired else None
         if acknowledge is None and frame is None:
             return None
         self._told_count = self._received_count

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 
 _SIZE = 232
-_RTT, _BYTES_ACKED, _LEAST_RTT, _BYTES_RETRANSMITTED = 68, 120, 148, 208
+_RTT, _BYTES_ACKED, _BYTES_RECEIVED, _LEAST_RTT, _BYTES_RETRANSMITTED = 68, 120, 128, 148, 208
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
 _SO_MAX_PACING_RATE = 47
@@ -26,6 +26,7 @@ class TcpInfo:
     """Smoothed."""
     least_rtt_ms: float
     acked_bytes: int
+    received_bytes: int
     retransmitted_bytes: int
 
 
@@ -43,6 +44,7 @@ def read_tcp_info(connection: socket.socket) -> TcpInfo | None:
         rtt_ms=_U32.unpack_from(raw, _RTT)[0] / 1000,
         least_rtt_ms=_U32.unpack_from(raw, _LEAST_RTT)[0] / 1000,
         acked_bytes=_U64.unpack_from(raw, _BYTES_ACKED)[0],
+        received_bytes=_U64.unpack_from(raw, _BYTES_RECEIVED)[0],
         retransmitted_bytes=_U64.unpack_from(raw, _BYTES_RETRANSMITTED)[0],
     )
 
