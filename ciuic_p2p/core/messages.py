@@ -63,6 +63,8 @@ class Line:
     down_mbps: float
     is_measured: bool
     """False: a guess."""
+    spare_mbps: float
+    """What of the line down nobody uses at the moment: the part of it that is the receiver's to take."""
     sent_at_ms: float
     """By the sender's clock, whatever that counts from: only how it changes against the receiver's matters."""
     queued_ms: float

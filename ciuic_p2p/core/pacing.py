@@ -22,19 +22,27 @@ USED_SHARE = 0.85
 """A window that moved so much of the capacity was limited by it; less says nothing about it."""
 SEARCH_GROWTH = 1.25
 """A window, until congestion was seen once."""
-PROBE_GROWTH = 1.04
+PROBE_GROWTH = 1.02
 CALM_WINDOWS = 10
 """So many full windows without congestion after the last one, and the search begins anew: the line has changed."""
 LEAST_DELAY_LASTS_S = 120.0
 DRAIN_SHARE = 0.97
 """Of what a congested line carried: a little less, so that its queue empties."""
+SURE_WINDOWS = 2
+"""Congested ones in a row: a single one may be a busy processor's doing."""
+LIKELY_SHARE = 0.6
+UNLIKELY_WINDOWS = 5
+"""With less under way than that share of the capacity, the queue is likely elsewhere; unless it stays."""
 HOLD_WINDOWS = 2
 """After a cut: what was on its way is still seen to be queued."""
 LARGEST_CUT = 0.5
 """A window that was not full may say too little; a line that broke down is followed in a few windows."""
 
-QUEUED_MS = 50.0
-"""A line before which packets wait longer is asked for more than it has."""
+CLEAR_MS = 10.0
+"""A line before which packets wait no longer than that may have more to give."""
+FULL_MS = 30.0
+"""A line before which packets wait longer is asked for more than it has. A connection over a short path gets little of such a
+line: it has no more under way than its own round trip wants, without the queue."""
 LOST_SHARE = 0.03
 """Retransmitted bytes of a window, of those sent: more than a lossy path, such as a satellite's 0.5 %, loses by itself."""
 
@@ -103,17 +111,20 @@ class Capacity:
         self._is_fixed = is_fixed
         self._searches = True
         self._calm_windows = 0
-        self._hold_windows = 0
+        self._hold_windows = self._full_windows = 0
 
-    def add(self, moved_mbps: float, *, is_congested: bool) -> None:
-        """One window in which so much was moved."""
+    def add(self, moved_mbps: float, queued_ms: float, *, loses: bool) -> None:
+        """One window in which so much was moved, lay in the queue before the line for so long, and was lost or not."""
         if self._is_fixed:
             return
+        is_congested = loses or queued_ms > FULL_MS
+        self._full_windows = self._full_windows + 1 if is_congested else 0
         if self._hold_windows:
             self._hold_windows -= 1
         elif is_congested:
-            self._cut(moved_mbps)
-        elif moved_mbps >= USED_SHARE * self.mbps:
+            if self._full_windows >= (SURE_WINDOWS if moved_mbps >= LIKELY_SHARE * self.mbps else UNLIKELY_WINDOWS):
+                self._cut(moved_mbps)
+        elif moved_mbps >= USED_SHARE * self.mbps and queued_ms < CLEAR_MS:
             self._grow(moved_mbps)
 
     def _cut(self, moved_mbps: float) -> None:
@@ -174,9 +185,12 @@ def lanes_for(mbps: float, rtt_ms: float) -> int:
     return min(FAR_LANES + int(on_the_way_bytes / LANE_WINDOW_BYTES), MOST_LANES)
 
 
-def pair_rates(demands: list[Demand], up_mbps: float, down_mbps: Mapping[PeerId, float]) -> dict[PeerId, float]:
+def pair_rates(
+    demands: list[Demand], up_mbps: float, down_mbps: Mapping[PeerId, float], room_mbps: Mapping[PeerId, float]
+) -> dict[PeerId, float]:
     """Mbit/s from this peer to each one that it sends to: its share of the line up, and of their line down.
 
+    down_mbps: of their lines. room_mbps: what they could take from this peer now, for others do not use their shares.
     All of a round's transfers then end together, which is the quickest when the spans follow the capacities.
     """
     sent: dict[PeerId, int] = {}
@@ -189,6 +203,6 @@ def pair_rates(demands: list[Demand], up_mbps: float, down_mbps: Mapping[PeerId,
     rates = {}
     for peer, values in sent.items():
         if values > 0:
-            of_mine, of_theirs = up_mbps * values / in_all, down_mbps[peer] * values / received_by[peer]
+            of_mine, of_theirs = up_mbps * values / in_all, max(down_mbps[peer] * values / received_by[peer], room_mbps[peer])
             rates[peer] = max(min(of_mine, of_theirs), LEAST_MBPS)
     return rates

@@ -22,6 +22,9 @@ UNMEASURED_MBPS = 100.0
 LEAST_PATIENCE_S = 3.0
 """Below this a busy machine's scheduling would look like a fault."""
 
+ALIKE = 1.4
+"""Lines that differ by less from the middle one are planned as if they were like it: they differ by less than the noise."""
+
 PATIENCE_FACTOR = 2.5
 """A round that takes this many times the predicted seconds without progress is looked into."""
 
@@ -176,10 +179,11 @@ def _rates_mbps(peers: Sequence[PeerId], links: Links, lines_mbps: Mapping[PeerI
 
     While none was, all are alike, as quick as the quickest pair: peers so near that no line is between them.
     """
-    known = [_quantise(lines_mbps[peer]) for peer in peers if peer in lines_mbps]
+    known = [lines_mbps[peer] for peer in peers if peer in lines_mbps]
     if known:
         middle = statistics.median(known)
-        return [_quantise(lines_mbps[peer]) if peer in lines_mbps else middle for peer in peers]
+        rates = [lines_mbps.get(peer, middle) for peer in peers]
+        return [_quantise(middle if middle / ALIKE < rate < middle * ALIKE else rate) for rate in rates]
     return [max(bandwidth_mbps(peer, peers, links) for peer in peers)] * len(peers)
 
 

@@ -16,7 +16,6 @@ from ciuic_p2p.core.messages import Line, Plan, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
     LEAST_MBPS,
-    QUEUED_MS,
     Capacity,
     DelayMeter,
     Demand,
@@ -53,6 +52,10 @@ class _Flow:
     down_mbps: float = FIRST_GUESS_MBPS
     """Of the peer's line, as it says."""
     up_mbps: float = 0.0
+    spare_mbps: float = 0.0
+    """Of its line down, for this peer to take."""
+    sent_mbps: float = 0.0
+    """In the last window."""
     is_measured: bool = False
     delay: DelayMeter = field(default_factory=DelayMeter)
     """Of what it sends here."""
@@ -77,6 +80,7 @@ class Pacemaker:
         self._demands: dict[tuple[str, int], Demand] = {}
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
+        self._spare_mbps = 0.0
         self._fetches: dict[PeerId, int] = {}
         """Peers that take a state here → how many donors they asked."""
 
@@ -103,7 +107,7 @@ class Pacemaker:
     def line_told(self, peer: PeerId, line: Line) -> None:
         flow = self._flows.setdefault(peer, _Flow())
         flow.down_mbps, flow.up_mbps = max(line.down_mbps, LEAST_MBPS), line.up_mbps
-        flow.is_measured, flow.loses = line.is_measured, line.loses
+        flow.is_measured, flow.loses, flow.spare_mbps = line.is_measured, line.loses, line.spare_mbps
         flow.sent_queued_ms, flow.up_queued_ms, flow.down_queued_ms = line.queued_ms, line.up_queued_ms, line.down_queued_ms
         flow.delay.add(line.sent_at_ms, self._loop.time())
         self._apply()
@@ -133,6 +137,8 @@ class Pacemaker:
         now = self._loop.time()
         seconds, self._read_at_s = now - self._read_at_s, now
         windows = {peer: self._read(peer, seconds) for peer in self._sessions.connected()}
+        for peer, window in windows.items():
+            self._flows[peer].sent_mbps = window.sent_mbps
         far = {peer: window for peer, window in windows.items() if not self._is_near(peer)}
         self._judge_up({peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES})
         self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
@@ -159,21 +165,25 @@ class Pacemaker:
         self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
         alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
         if flows:
-            is_full = max(self._up_queued_ms, alone_ms) > QUEUED_MS or most([window.loses for window in sending.values()])
-            self._up.add(sum(window.sent_mbps for window in sending.values()), is_congested=is_full)
+            moved_mbps = sum(window.sent_mbps for window in sending.values())
+            loses = most([window.loses for window in sending.values()])
+            self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
     def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
         flows = [self._flows[peer] for peer in receiving]
-        self._down_queued_ms = common_queue_ms([flow.delay.queued_ms - flow.up_queued_ms for flow in flows])
+        self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
+        moved_mbps = sum(window.received_mbps for window in receiving.values())
         if flows:
-            is_full = self._down_queued_ms > QUEUED_MS or (len(flows) > 1 and most([flow.loses for flow in flows]))
-            self._down.add(sum(window.received_mbps for window in receiving.values()), is_congested=is_full)
+            loses = len(flows) > 1 and most([flow.loses for flow in flows])
+            self._down.add(moved_mbps, self._down_queued_ms, loses=loses)
+        self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(flows), 1)
 
     def _tell(self, peer: PeerId, *, loses: bool) -> None:
         line = Line(
             up_mbps=self._up.mbps,
             down_mbps=self._down.mbps,
             is_measured=self._is_measured,
+            spare_mbps=self._spare_mbps,
             sent_at_ms=self._loop.time() * 1000,
             queued_ms=self._flows.setdefault(peer, _Flow()).delay.queued_ms,
             up_queued_ms=self._up_queued_ms,
@@ -208,10 +218,11 @@ class Pacemaker:
         connected = self._sessions.connected()
         downs = {peer: self._flows.setdefault(peer, _Flow()).down_mbps for peer in connected}
         fetching = {peer: donors for peer, donors in self._fetches.items() if peer in connected}
+        rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
         waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
         demands = [_among(demand, waiting) for demand in list(self._demands.values())]
         for_rounds = self._up.mbps * (1 - FETCH_SHARE) if fetching else self._up.mbps
-        rates = pair_rates(demands, for_rounds, downs)
+        rates = pair_rates(demands, for_rounds, downs, rooms)
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
