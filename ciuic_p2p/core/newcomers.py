@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ciuic_p2p.terms import PeerId
 
 EPOCHS_TO_ARRIVE = 2
+FIRST_HOLD_S = 2.0
+"""The plan of the epoch in which a newcomer is first seen waits so long: who begins with the same model is there by then."""
 LEAST_HOLD_S = 30.0
 LONGEST_HOLD_S = 120.0
 SLOW_LINK_BPS = 10e6
@@ -23,6 +25,7 @@ STATE_BITS_PER_VALUE = 64
 
 @dataclass(slots=True)
 class _Wait:
+    seen_epoch: int
     due_epoch: int
     epochs_apart: int = EPOCHS_TO_ARRIVE
 
@@ -38,9 +41,9 @@ class Newcomers:
         for peer in set(self._waits) - set(behind):
             del self._waits[peer]
         for peer in behind:
-            self._waits.setdefault(peer, _Wait(epoch + EPOCHS_TO_ARRIVE))
+            self._waits.setdefault(peer, _Wait(epoch, epoch + EPOCHS_TO_ARRIVE))
         if not any(self._waits[peer].due_epoch <= epoch for peer in behind):
-            return 0.0
+            return FIRST_HOLD_S if any(self._waits[peer].seen_epoch == epoch for peer in behind) else 0.0
         return min(max(LEAST_HOLD_S, count * STATE_BITS_PER_VALUE / SLOW_LINK_BPS), LONGEST_HOLD_S)
 
     def go_on_without(self, epoch: int) -> None:

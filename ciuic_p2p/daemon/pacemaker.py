@@ -34,6 +34,8 @@ from ciuic_p2p.terms import PeerId
 log = structlog.get_logger(__name__)
 
 WINDOW_S = 0.5
+BUSY_SHARE = 1.25
+"""A window that lasted so much longer was not ended in time: what waited, waited for this process."""
 LEAST_WINDOW_BYTES = 64 << 10
 """A flow that moved less says nothing of its path."""
 NEAR_MS = 2.0
@@ -140,6 +142,9 @@ class Pacemaker:
         for peer, window in windows.items():
             self._flows[peer].sent_mbps = window.sent_mbps
         far = {peer: window for peer, window in windows.items() if not self._is_near(peer)}
+        if seconds > BUSY_SHARE * WINDOW_S:
+            for flow in self._flows.values():
+                flow.delay.queued_ms = flow.sent_queued_ms = 0.0
         self._judge_up({peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES})
         self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
         self._log(far)

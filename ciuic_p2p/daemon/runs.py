@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +35,8 @@ from ciuic_p2p.terms import PeerId
 log = structlog.get_logger(__name__)
 
 MOST_RUNS = 32
+STALLED_S = 0.5
+"""A process that was not run for so long, or frozen, must not take the others' silence for theirs."""
 
 
 class Runs:
@@ -48,6 +51,7 @@ class Runs:
         self._by_tag: dict[bytes, RunHost] = {}
         self._seats: dict[Trainer, tuple[RunHost, Seat]] = {}
         self._present: set[PeerId] = set()
+        self._ticked_s = time.monotonic()
         self._standings: dict[tuple[PeerId, str], Standing] = {}
         """Of runs that have no trainer here (yet) as well, so that one that starts sees all at once."""
 
@@ -144,6 +148,11 @@ class Runs:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
+        """Several times a second. After a stall nothing is done once: what others sent meanwhile is heard first."""
+        now = time.monotonic()
+        was_kept, self._ticked_s = now - self._ticked_s > STALLED_S, now
+        if was_kept:
+            return
         for host in self._hosts.values():
             host.tick()
 

@@ -215,6 +215,7 @@ class SimSwarm:
             waiting, peer.inbox = peer.inbox, []
             for act in waiting:
                 act()
+            self._arm(peer)  # as in a daemon, what came meanwhile is heard before a deadline is acted on
             for other in torn:
                 if peer.alive and other.alive:
                     self._feed(peer, PeerLost(peer=other.name))
@@ -306,7 +307,13 @@ class SimSwarm:
         if deadline is None or (peer.armed_s is not None and self.now < peer.armed_s <= deadline):
             return
         peer.armed_s = max(deadline, self.now + 1e-3)
-        self.at(peer.armed_s, lambda: self._feed(peer, TimePassed()))
+        self.at(peer.armed_s, lambda: self._ring(peer))
+
+    def _ring(self, peer: SimPeer) -> None:
+        if peer.frozen:
+            peer.armed_s = None
+        else:
+            self._feed(peer, TimePassed())
 
     def _do(self, peer: SimPeer, action: RunAction) -> None:
         match action:

@@ -247,8 +247,8 @@ def test_every_round_says_by_which_link_its_codec_was_chosen():
             peer.machine.places = {first.name: Place("us1", "us"), second.name: Place("eu1", "eu")}
         swarm.run_until(seconds)
         settled(swarm)
-        plan = plan_of(first)
-        assert plan == plan_of(second), "all peers hold the leader's plan"
+        plan, other = plan_of(first), plan_of(second)  # one of them may be an epoch ahead
+        assert (plan.codec, plan.lossless_level, plan.reason) == (other.codec, other.lossless_level, other.reason)
         assert f"at {mbps:.0f} Mbit/s from us1 to eu1 " in plan.reason
         chosen.append((plan.codec, plan.lossless_level))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ciuic_p2p.core.newcomers import LEAST_HOLD_S, LONGEST_HOLD_S, Newcomers
+from ciuic_p2p.core.newcomers import FIRST_HOLD_S, LEAST_HOLD_S, LONGEST_HOLD_S, Newcomers
 from ciuic_p2p.terms import PeerId
 
 SLOW = PeerId("slow")
@@ -11,7 +11,7 @@ SLOW = PeerId("slow")
 def held_epochs(newcomers: Newcomers, epochs: int, count: int = 1000) -> list[int]:
     held = []
     for epoch in range(epochs):
-        if newcomers.hold_s({SLOW}, epoch, count) > 0:
+        if newcomers.hold_s({SLOW}, epoch, count) > FIRST_HOLD_S:
             held.append(epoch)
         newcomers.go_on_without(epoch)
     return held
@@ -25,7 +25,8 @@ def test_who_arrived_is_forgotten():
     newcomers = Newcomers()
     held_epochs(newcomers, 5)
     assert newcomers.hold_s(set(), 5, 1000) == 0
-    assert newcomers.hold_s({SLOW}, 6, 1000) == 0
+    assert newcomers.hold_s({SLOW}, 6, 1000) == FIRST_HOLD_S
+    assert newcomers.hold_s({SLOW}, 7, 1000) == 0
     assert newcomers.hold_s({SLOW}, 8, 1000) == LEAST_HOLD_S
 
 
