@@ -125,7 +125,7 @@ class LaneGroup:
         """
         if self._limits.most_mbps is not None:
             most_mbps = min(most_mbps or math.inf, self._limits.most_mbps * self._count)
-        self._parts.outbox.most_mbps = most_mbps
+        self._parts.outbox.pace(most_mbps)
         for lane in self._lanes:
             lane.pace(most_mbps)
 
