@@ -6,6 +6,7 @@ part is guarded by that part's lock.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 
@@ -24,6 +25,10 @@ from ciuic_p2p.tensors.codecs.registry import codec_by_code, codec_by_name, repl
 log = structlog.get_logger(__name__)
 
 LOSSLESS = codec_by_name("float32")
+
+COMPUTING = threading.BoundedSemaphore(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
+"""So many of this process' threads compute at a time. numpy and torch let go of the interpreter's lock for every operation: with
+a thread for each lane they would spend more time on handing it to each other than on their work."""
 
 
 class RoundValues:
@@ -49,7 +54,8 @@ class RoundValues:
         Raises MalformedPayload for values that the codec cannot carry.
         """
         assert self.contribution is not None, "a listener has no contribution"
-        return self.contribution.payload(part, self.parts[part], self.codec_of(part))
+        with COMPUTING:
+            return self.contribution.payload(part, self.parts[part], self.codec_of(part))
 
     def add_own(self, part: int, samples: int) -> None:
         """The own contribution goes through the codec too, so that every peer's is treated alike."""
@@ -60,13 +66,13 @@ class RoundValues:
     def add(self, part: int, payload: memoryview, codec_code: int, samples: int) -> None:
         """Another peer's encoded contribution. Raises MalformedPayload, and adds nothing, when it does not decode."""
         codec = codec_by_code(codec_code)
-        with self._locks[part]:
+        with self._locks[part], COMPUTING:
             self._sum(part).add_encoded(codec, np.frombuffer(payload, np.uint8), samples)
 
     def publish(self, part: int) -> None:
         """Takes the mean, encodes it once, and stores what everybody will decode. Nobody's contribution: zeros."""
         codec, mean = reply_codec(self.codec_of(part)), self._result(part)
-        with self._locks[part]:
+        with self._locks[part], COMPUTING:
             summed = self._sums.pop(part, None)
             self._weights[part] = summed.total_weight if summed is not None else 0
             try:
@@ -100,7 +106,8 @@ class RoundValues:
 
     def store_result(self, part: int, payload: memoryview, codec_code: int, samples: int) -> None:
         """Raises MalformedPayload when it does not decode."""
-        codec_by_code(codec_code).decode_into(np.frombuffer(payload, np.uint8), self._result(part))
+        with COMPUTING:
+            codec_by_code(codec_code).decode_into(np.frombuffer(payload, np.uint8), self._result(part))
         self._weights[part] = samples
 
     def _result(self, part: int) -> Float32:
