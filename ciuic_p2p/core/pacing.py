@@ -91,7 +91,7 @@ def total_sent_mbps(windows: Collection[FlowWindow]) -> float:
 class DelayMeter:
     """How much longer than at best messages of one peer take to get here, from when they say that they were sent.
 
-    The clocks need not agree: the least difference between them stands for an empty path (as in LEDBAT, RFC 6817 §3.4.2). It is
+    The clocks need not agree: the least difference between them stands for an empty path (as in LEDBAT, RFC 6817). It is
     the least of the last minutes, so that clocks may drift.
     """
 
