@@ -51,7 +51,7 @@ def read_tcp_info(connection: socket.socket) -> TcpInfo | None:
 
 
 def prepare_for_bulk(connection: socket.socket) -> None:
-    """BBR where the kernel has it (loss alone does not slow it down), but not over a near path, and little waiting in the kernel.
+    """BBR where the kernel has it (loss alone does not slow it down), but not over a near path; little waiting in the kernel.
 
     Every 10 s BBR stops for 0.2 s to measure the round trip; over a near path that is longer than many a round.
     """
