@@ -297,7 +297,9 @@ def test_a_window_loses_by_its_share_but_not_by_a_packet_of_next_to_nothing() ->
 def make_plan(span_sizes: list[int], listeners: int = 0) -> Plan:
     contributors = tuple(PeerId(f"peer-{index}") for index in range(len(span_sizes)))
     edges = [0, *itertools.accumulate(span_sizes)]
-    spans = tuple(Span(owner=peer, start=a, stop=b) for peer, (a, b) in zip(contributors, itertools.pairwise(edges), strict=True))
+    spans = tuple(
+        Span(owner=peer, start=a, stop=b) for peer, (a, b) in zip(contributors, itertools.pairwise(edges), strict=True)
+    )
     return Plan(
         run="run",
         epoch=3,
