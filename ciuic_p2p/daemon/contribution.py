@@ -51,6 +51,8 @@ class Contribution:
 
         Raises MalformedPayload for values that the codec cannot carry.
         """
+        if self._over:  # nor may it leave a trace in what is kept for later rounds
+            return None
         made = self._make_payload(number, part, codec)
         return None if self._over else made
 

@@ -126,6 +126,8 @@ class LaneShare:
         self._wake = threading.Condition(outbox._lock)
         self._peer = peer
         self._sent: deque[OutgoingFrame | None] = deque()
+        self._booked_bytes = 0
+        """For the frame taken last: other lanes may learn of other sizes before this one does."""
         self._confirmed_count = 0
         self._received_count = 0
         self._told_count = 0
@@ -166,7 +168,7 @@ class LaneShare:
     def spend(self, size_bytes: int) -> None:
         """So large was the frame taken last, sealed; nobody knew it before."""
         with self._lock:
-            self._outbox._book(size_bytes - self._outbox._last_bytes)
+            self._outbox._book(size_bytes - self._booked_bytes)
             self._outbox._last_bytes = size_bytes or self._outbox._last_bytes
 
     def confirm_received(self) -> None:
@@ -245,8 +247,11 @@ class LaneShare:
             self._told_count, self._told_at_s = acknowledge, self._outbox._clock()
         if frame is not None:
             self._sent.append(frame)
-            if self._outbox._waiting:
-                self._outbox._wake_one()
+            self._booked_bytes = self._outbox._last_bytes
+        if (
+            self._outbox._waiting
+        ):  # also after an acknowledgement alone: sending that may take long, and the next frame's time comes
+            self._outbox._wake_one()
         return Turn(acknowledge, frame)
 
     def _should_tell(self) -> bool:

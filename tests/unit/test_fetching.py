@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgpack
 import numpy as np
+import pytest
 
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
 from ciuic_p2p.tensors.outer import OuterState
-from ciuic_p2p.tensors.state import StateManifest, piece_bytes
+from ciuic_p2p.tensors.state import PIECE_VALUES, StateManifest, piece_bytes
 from ciuic_p2p.terms import PeerId, StateHash
 
 DONORS = (PeerId("donor-a"), PeerId("donor-b"))
@@ -76,3 +78,89 @@ def test_the_pieces_of_two_states_are_told_apart() -> None:
         assert max(tags) < 1 << 32
 
     asyncio.run(scenario())
+
+
+def asked_of_a_donor(state: OuterState, local: np.ndarray | None) -> tuple[set[int], OuterState]:
+    """The pieces that a newcomer asks for, and the state it has in the end."""
+
+    async def scenario() -> tuple[set[int], OuterState]:
+        manifest = StateManifest.describe(state, EPOCH)
+        asked: set[int] = set()
+
+        def send(peer: PeerId, message: Message) -> None:
+            if isinstance(message, AskState):
+                loop.call_soon(fetch.offered, peer, offer(manifest.state_hash, manifest))
+            elif isinstance(message, AskPieces):
+                asked.update(message.pieces)
+                for piece in message.pieces:
+                    loop.call_soon(fetch.piece_arrived, peer, piece, memoryview(piece_bytes(manifest.span(piece).of(state))))
+
+        loop = asyncio.get_running_loop()
+        fetch = Fetch("mnist", EPOCH, manifest.state_hash, DONORS[:1], send, local)
+        found = await fetch.run()
+        assert found is not None
+        return asked, found[0]
+
+    return asyncio.run(scenario())
+
+
+def four_pieces() -> OuterState:
+    """Two of the anchor, two of the momentum."""
+    values = np.random.default_rng(1).standard_normal(PIECE_VALUES + 1000, dtype=np.float32)
+    return OuterState(anchor=values, momentum=-values[: PIECE_VALUES + 500])
+
+
+def changed(values: np.ndarray, at: int) -> np.ndarray:
+    copied = values.copy()
+    copied[at] += 1
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        (lambda state: None, {0, 1, 2, 3}),
+        (lambda state: state.anchor, {2, 3}),
+        (lambda state: changed(state.anchor, 5), {0, 2, 3}),
+        (lambda state: changed(state.anchor, -1), {1, 2, 3}),
+        (lambda state: state.anchor[:PIECE_VALUES], {1, 2, 3}),
+        (lambda state: -state.anchor, {0, 1, 2, 3}),
+    ],
+    ids=["nothing", "the-same", "one-value-differs", "the-last-differs", "shorter", "alike-the-momentum"],
+)
+def test_pieces_that_are_here_alike_are_not_asked_for(
+    change: Callable[[OuterState], np.ndarray | None], asked: set[int]
+) -> None:
+    state = four_pieces()
+    found_asked, found = asked_of_a_donor(state, change(state))
+    assert found_asked == asked
+    assert found.anchor.tobytes() == state.anchor.tobytes()
+    assert found.momentum.tobytes() == state.momentum.tobytes()
+
+
+def test_pieces_of_zeros_are_not_asked_for() -> None:
+    state = four_pieces()
+    state.momentum[:] = 0
+    state.anchor[PIECE_VALUES:] = 0
+    asked, found = asked_of_a_donor(state, None)
+    assert asked == {0}
+    assert found.anchor.tobytes() == state.anchor.tobytes()
+    assert not found.momentum.any()
+
+
+def test_a_zero_of_the_other_sign_is_another_state() -> None:
+    state = four_pieces()
+    state.momentum[:] = 0
+    state.momentum[3] = -0.0
+    asked, found = asked_of_a_donor(state, state.anchor)
+    assert asked == {2}
+    assert np.signbit(found.momentum[3])
+
+
+def test_when_all_is_here_nothing_is_asked_for() -> None:
+    state = four_pieces()
+    state.momentum[:] = 0
+    asked, found = asked_of_a_donor(state, state.anchor)
+    assert asked == set()
+    assert found.anchor.tobytes() == state.anchor.tobytes()
+    assert not np.shares_memory(found.anchor, state.anchor)

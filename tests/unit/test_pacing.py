@@ -1,0 +1,425 @@
+"""How fast to send: a line's capacity is found and followed, queues are told from clocks, and shares add up to a line."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ciuic_p2p.core.messages import Plan, Span
+from ciuic_p2p.core.pacing import (
+    CALM_WINDOWS,
+    CLEAR_MS,
+    DRAIN_SHARE,
+    FAR_LANES,
+    FAR_MS,
+    FIRST_GUESS_MBPS,
+    FULL_MS,
+    HOLD_WINDOWS,
+    LANE_WINDOW_BYTES,
+    LARGEST_CUT,
+    LEAST_DELAY_LASTS_S,
+    LEAST_MBPS,
+    LOST_SHARE,
+    MOST_LANES,
+    MOST_MBPS,
+    NEAR_LANES,
+    PROBE_GROWTH,
+    SEARCH_GROWTH,
+    SURE_WINDOWS,
+    UNLIKELY_WINDOWS,
+    USED_SHARE,
+    Capacity,
+    DelayMeter,
+    Demand,
+    FlowWindow,
+    common_queue_ms,
+    demand_of,
+    lanes_for,
+    most,
+    pair_rates,
+)
+from ciuic_p2p.terms import PeerId, StateHash
+
+WINDOW_S = 0.5
+
+# -- one line's capacity ----------------------------------------------------------------------------------------------------
+
+
+def full_and_clear(capacity: Capacity, windows: int = 1) -> None:
+    for _ in range(windows):
+        capacity.add(capacity.mbps, 0.0, loses=False)
+
+
+def congested(capacity: Capacity, moved_mbps: float, windows: int = 1) -> None:
+    for _ in range(windows):
+        capacity.add(moved_mbps, 2 * FULL_MS, loses=False)
+
+
+def test_a_new_capacity_is_a_guess() -> None:
+    capacity = Capacity()
+    assert (capacity.mbps, capacity.is_measured) == (FIRST_GUESS_MBPS, False)
+
+
+def test_full_clear_windows_are_a_search() -> None:
+    capacity = Capacity(8.0)
+    full_and_clear(capacity, 4)
+    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH**4)
+    assert capacity.is_measured
+
+
+def test_what_was_moved_was_possible() -> None:
+    capacity = Capacity(8.0)
+    capacity.add(50.0, 0.0, loses=False)
+    assert capacity.mbps == 50.0
+
+
+def test_the_search_ends_at_what_no_line_has() -> None:
+    capacity = Capacity(MOST_MBPS)
+    full_and_clear(capacity)
+    assert capacity.mbps == MOST_MBPS
+
+
+@pytest.mark.parametrize(
+    ("moved_share", "queued_ms"),
+    [(USED_SHARE - 0.01, 0.0), (0.0, 0.0), (1.0, CLEAR_MS), (1.0, FULL_MS)],
+    ids=["not-full", "idle", "not-clear", "barely-not-congested"],
+)
+def test_other_windows_say_nothing(moved_share: float, queued_ms: float) -> None:
+    capacity = Capacity(20.0)
+    for _ in range(50):
+        capacity.add(moved_share * 20.0, queued_ms, loses=False)
+    assert (capacity.mbps, capacity.is_measured) == (20.0, False)
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_cut_goes_a_little_below_what_was_carried_when_congestion_is_sure(loses: bool) -> None:
+    capacity = Capacity(20.0)
+    for window in range(SURE_WINDOWS):
+        assert capacity.mbps == 20.0, window
+        capacity.add(18.0, 0.0 if loses else 2 * FULL_MS, loses=loses)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * 18.0)
+    assert capacity.is_measured
+
+
+def test_a_congested_window_now_and_then_cuts_nothing() -> None:
+    capacity = Capacity(20.0)
+    for _ in range(20):
+        congested(capacity, 20.0, SURE_WINDOWS - 1)
+        capacity.add(0.0, 0.0, loses=False)
+    assert capacity.mbps == 20.0
+
+
+def test_with_little_under_way_the_queue_must_stay_before_it_counts() -> None:
+    capacity = Capacity(20.0)
+    congested(capacity, 5.0, UNLIKELY_WINDOWS - 1)
+    assert capacity.mbps == 20.0
+    congested(capacity, 5.0)
+    assert capacity.mbps == LARGEST_CUT * 20.0
+
+
+def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
+    # Given a capacity just cut
+    capacity = Capacity(20.0)
+    congested(capacity, 20.0, SURE_WINDOWS)
+    after = capacity.mbps
+    assert after == DRAIN_SHARE * 20.0
+    # when the windows of the queue that was there already follow, then they cut nothing more,
+    congested(capacity, 10.0, HOLD_WINDOWS)
+    assert capacity.mbps == after
+    # but what is still congested then is so because of the new rate.
+    congested(capacity, after)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * after)
+
+
+def test_after_congestion_it_probes_gently_and_searches_again_when_all_stays_calm() -> None:
+    capacity = Capacity(20.0)
+    congested(capacity, 20.0, SURE_WINDOWS)
+    full_and_clear(capacity, HOLD_WINDOWS)
+    found = capacity.mbps
+    full_and_clear(capacity, CALM_WINDOWS - 1)
+    assert capacity.mbps == pytest.approx(found * PROBE_GROWTH ** (CALM_WINDOWS - 1))
+    probed = capacity.mbps
+    full_and_clear(capacity)
+    assert capacity.mbps == pytest.approx(probed * SEARCH_GROWTH)
+
+
+@given(
+    windows=st.lists(st.tuples(st.floats(0, 2e5), st.floats(0, 1e4), st.booleans()), max_size=80),
+    first_mbps=st.floats(LEAST_MBPS, MOST_MBPS),
+)
+@settings(max_examples=100, deadline=None)
+def test_whatever_comes_it_stays_within_what_lines_have(windows: list[tuple[float, float, bool]], first_mbps: float) -> None:
+    capacity = Capacity(first_mbps)
+    for moved_mbps, queued_ms, loses in windows:
+        capacity.add(moved_mbps, queued_ms, loses=loses)
+        assert LEAST_MBPS <= capacity.mbps <= MOST_MBPS
+
+
+def test_a_dead_line_is_still_tried_at_the_least_rate() -> None:
+    capacity = Capacity()
+    congested(capacity, 0.0, 200)
+    assert capacity.mbps == LEAST_MBPS
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 1e4), st.booleans()), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_what_the_user_said_stays(windows: list[tuple[float, float, bool]]) -> None:
+    capacity = Capacity(7.5, is_fixed=True)
+    for moved_mbps, queued_ms, loses in windows:
+        capacity.add(moved_mbps, queued_ms, loses=loses)
+    assert (capacity.mbps, capacity.is_measured) == (7.5, True)
+
+
+@dataclass
+class EmulatedLine:
+    """Sends at the capacity's rate through a line with a queue before it; what does not fit is lost."""
+
+    line_mbps: float
+    capacity: Capacity
+    queue_limit_s: float
+    queued_mbit: float = 0.0
+
+    def pass_windows(self, windows: int) -> list[float]:
+        """The estimates."""
+        return [self._pass_window() for _ in range(windows)]
+
+    def _pass_window(self) -> float:
+        offered_mbit = self.queued_mbit + self.capacity.mbps * WINDOW_S
+        moved_mbit = min(offered_mbit, self.line_mbps * WINDOW_S)
+        left_mbit = offered_mbit - moved_mbit
+        self.queued_mbit = min(left_mbit, self.queue_limit_s * self.line_mbps)
+        is_lossy = left_mbit - self.queued_mbit > LOST_SHARE * offered_mbit
+        self.capacity.add(moved_mbit / WINDOW_S, 1000 * self.queued_mbit / self.line_mbps, loses=is_lossy)
+        return self.capacity.mbps
+
+
+FOUND_WINDOWS = 30
+"""15 s."""
+
+
+def assert_follows(estimates: list[float], line_mbps: float) -> None:
+    """Soon, and for good."""
+    settled = estimates[FOUND_WINDOWS:]
+    assert [estimate for estimate in settled if not 0.9 * line_mbps < estimate < 1.1 * line_mbps] == []
+
+
+@pytest.mark.parametrize("queue_limit_s", [0.05, 0.2, 1.0])
+@pytest.mark.parametrize("line_mbps", [2.0, 10.0, 100.0, 1000.0])
+def test_a_line_is_found_and_followed_when_it_changes(line_mbps: float, queue_limit_s: float) -> None:
+    # Given a line, then what it carries is found to within 10 %;
+    line = EmulatedLine(line_mbps, Capacity(), queue_limit_s)
+    assert_follows(line.pass_windows(8 * FOUND_WINDOWS), line_mbps)
+    # when it gets half as quick,
+    line.line_mbps /= 2
+    assert_follows(line.pass_windows(8 * FOUND_WINDOWS), line_mbps / 2)
+    # or four times as quick, then that is found as well.
+    line.line_mbps *= 4
+    assert_follows(line.pass_windows(8 * FOUND_WINDOWS), 2 * line_mbps)
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------------
+
+
+def hear(meter: DelayMeter, from_s: float, to_s: float, delay_ms: float, offset_ms: float = 0.0, drift: float = 0.0) -> None:
+    """Twice a second a message from a peer whose clock is `offset_ms` ahead and gains `drift` of the time."""
+    for number in range(int((to_s - from_s) / WINDOW_S)):
+        sent_s = from_s + number * WINDOW_S
+        meter.add(sent_s * 1000 * (1 + drift) + offset_ms, sent_s + delay_ms / 1000)
+
+
+@given(offset_ms=st.floats(-1e9, 1e9), path_ms=st.floats(0, 500), queued_ms=st.floats(0, 5000))
+@settings(max_examples=50, deadline=None)
+def test_neither_the_clocks_nor_the_path_look_like_a_queue(offset_ms: float, path_ms: float, queued_ms: float) -> None:
+    meter = DelayMeter()
+    hear(meter, 0, 10, path_ms, offset_ms)
+    assert meter.queued_ms == pytest.approx(0, abs=1e-3)
+    hear(meter, 10, 11, path_ms + queued_ms, offset_ms)
+    assert meter.queued_ms == pytest.approx(queued_ms, abs=1e-3)
+
+
+@pytest.mark.parametrize("drift", [-5e-5, 5e-5], ids=["theirs-is-slow", "theirs-is-quick"])
+def test_clocks_that_drift_apart_for_hours_never_look_like_a_full_line(drift: float) -> None:
+    meter, worst_ms = DelayMeter(), 0.0
+    for second in range(0, 7200, 10):
+        hear(meter, second, second + 10, 40.0, 1e6, drift)
+        worst_ms = max(worst_ms, meter.queued_ms)
+    assert worst_ms <= 2 * LEAST_DELAY_LASTS_S * 1000 * abs(drift) + 1 < FULL_MS
+
+
+def test_a_burst_of_late_messages_is_a_queue_while_it_lasts_and_then_none() -> None:
+    meter = DelayMeter()
+    hear(meter, 0, 60, 40.0)
+    hear(meter, 60, 65, 340.0)
+    assert meter.queued_ms == pytest.approx(300)
+    hear(meter, 65, 66, 40.0)
+    assert meter.queued_ms == pytest.approx(0, abs=1e-6)
+    # Also as long as the least delay is remembered: a queue of two minutes is still one.
+    hear(meter, 66, 66 + LEAST_DELAY_LASTS_S - 1, 340.0)
+    assert meter.queued_ms == pytest.approx(300)
+
+
+def test_a_longer_path_is_the_empty_one_after_some_minutes() -> None:
+    meter = DelayMeter()
+    hear(meter, 0, 60, 40.0)
+    hear(meter, 60, 60 + 3 * LEAST_DELAY_LASTS_S, 90.0)
+    assert meter.queued_ms == pytest.approx(0, abs=1e-6)
+
+
+def test_all_flows_wait_before_the_line_that_they_share() -> None:
+    assert common_queue_ms([]) == 0
+    assert common_queue_ms([500.0]) == 0, "nobody can say where a single one waits"
+    assert common_queue_ms([80.0, 30.0, 500.0]) == 30.0
+    assert common_queue_ms([80.0, 0.0]) == 0
+
+
+def test_most_are_more_than_half() -> None:
+    assert [most([True]), most([True, True, False])] == [True, True]
+    assert [most([]), most([True, False]), most([False])] == [False, False, False]
+
+
+def test_a_window_loses_by_its_share_but_not_by_a_packet_of_next_to_nothing() -> None:
+    def window(sent: int, again: int) -> FlowWindow:
+        return FlowWindow(seconds=0.5, sent_bytes=sent, retransmitted_bytes=again, received_bytes=sent // 2)
+
+    assert (window(1_000_000, 0).sent_mbps, window(1_000_000, 0).received_mbps) == (16.0, 8.0)
+    assert window(1_000_000, 40_000).loses
+    assert not window(1_000_000, 5_000).loses, "a satellite's 0.5 %"
+    assert not window(1_500, 1_500).loses
+
+
+# -- who gets which share ---------------------------------------------------------------------------------------------------
+
+
+def make_plan(span_sizes: list[int], listeners: int = 0) -> Plan:
+    contributors = tuple(PeerId(f"peer-{index}") for index in range(len(span_sizes)))
+    edges = [0, *itertools.accumulate(span_sizes)]
+    spans = tuple(
+        Span(owner=peer, start=a, stop=b) for peer, (a, b) in zip(contributors, itertools.pairwise(edges), strict=True)
+    )
+    return Plan(
+        run="run",
+        epoch=3,
+        term=1,
+        base_hash=StateHash("0" * 64),
+        contributors=contributors,
+        listeners=tuple(PeerId(f"listener-{index}") for index in range(listeners)),
+        spans=spans,
+        count=edges[-1],
+        parameter_count=edges[-1],
+        part_values=1024,
+        codec="int8",
+        lossless_level=0,
+        reason="",
+        outer_learning_rate=0.7,
+        outer_momentum=0.6,
+        predicted_s=0.1,
+        patience_s=3.0,
+    )
+
+
+plans = st.builds(make_plan, st.lists(st.integers(0, 1 << 20), min_size=1, max_size=8), st.integers(0, 3))
+
+
+def members(plan: Plan) -> tuple[PeerId, ...]:
+    return (*plan.contributors, *plan.listeners)
+
+
+def test_demand_of_two_and_a_listener() -> None:
+    plan = make_plan([300, 700], listeners=1)
+    one, other = plan.contributors
+    (listener,) = plan.listeners
+    # Its own result, and its contribution to the other's span.
+    assert demand_of(plan, one) == Demand({other: 1000, listener: 300}, {other: 1000, listener: 1000})
+    assert demand_of(plan, other) == Demand({one: 1000, listener: 700}, {one: 1000, listener: 1000})
+    assert set(demand_of(plan, listener).sent.values()) == {0}
+
+
+@given(plans)
+@settings(max_examples=60, deadline=None)
+def test_all_that_is_sent_to_a_peer_is_what_it_receives(plan: Plan) -> None:
+    demands = {peer: demand_of(plan, peer) for peer in members(plan)}
+    for peer in members(plan):
+        sent = sum(demand.sent.get(peer, 0) for demand in demands.values())
+        for sender in plan.contributors:
+            if sender != peer:
+                assert demands[sender].received_by[peer] == sent
+    for listener in plan.listeners:
+        assert sum(demands[listener].sent.values()) == 0
+    assert all(peer not in demand.sent for peer, demand in demands.items())
+
+
+def test_a_stranger_to_the_plan_sends_nothing() -> None:
+    assert not any(demand_of(make_plan([10, 20]), PeerId("stranger")).sent.values())
+
+
+lines_mbps = st.floats(-1, 4).map(lambda exponent: 10.0**exponent)
+
+
+@given(plans=st.lists(plans, min_size=1, max_size=2), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_line_is_asked_for_more_than_it_has(plans: list[Plan], data: st.DataObject) -> None:
+    peers = sorted({peer for plan in plans for peer in members(plan)})
+    up, down = ({peer: data.draw(lines_mbps) for peer in peers} for _ in range(2))
+    no_room = dict.fromkeys(peers, 0.0)
+    demands = {peer: [demand_of(plan, peer) for plan in plans] for peer in peers}
+    rates = {peer: pair_rates(demands[peer], up[peer], down, no_room) for peer in peers}
+    floors = len(peers) * LEAST_MBPS
+    for peer in peers:
+        assert all(rate >= LEAST_MBPS for rate in rates[peer].values())
+        assert sum(rate for rate in rates[peer].values() if rate > LEAST_MBPS) <= up[peer] * (1 + 1e-9)
+        assert sum(rates[peer].values()) <= up[peer] * (1 + 1e-9) + floors
+        wanted = {to for demand in demands[peer] for to, values in demand.sent.items() if values > 0}
+        assert set(rates[peer]) == wanted
+    if len(plans) == 1:  # with two, a member of one only does not know what the other moves
+        for peer in peers:
+            arriving = [rates[sender].get(peer, 0.0) for sender in peers]
+            assert sum(rate for rate in arriving if rate > LEAST_MBPS) <= down[peer] * (1 + 1e-9)
+
+
+def test_shares_of_a_line_follow_what_is_to_be_sent() -> None:
+    plan = make_plan([100, 100, 200])
+    me, even, large = plan.contributors
+    plenty = {even: 1e6, large: 1e6}
+    rates = pair_rates([demand_of(plan, me)], 50.0, plenty, dict.fromkeys(plenty, 0.0))
+    assert rates == {even: pytest.approx(50 * 200 / 500), large: pytest.approx(50 * 300 / 500)}
+
+
+def test_what_others_leave_of_a_line_may_be_used() -> None:
+    plan = make_plan([100, 100, 100])
+    me, one, other = plan.contributors
+    down = {one: 10.0, other: 10.0}
+    rates = pair_rates([demand_of(plan, me)], 100.0, down, {one: 9.0, other: 0.0})
+    assert rates == {one: 9.0, other: pytest.approx(5.0)}
+    # But never more than the share of the own line.
+    rates = pair_rates([demand_of(plan, me)], 4.0, down, {one: 9.0, other: 0.0})
+    assert rates == {one: pytest.approx(2.0), other: pytest.approx(2.0)}
+
+
+def test_nothing_to_send_needs_no_rates() -> None:
+    assert pair_rates([], 100.0, {}, {}) == {}
+    plan = make_plan([100, 100], listeners=1)
+    assert pair_rates([demand_of(plan, plan.listeners[0])], 100.0, {}, {}) == {}
+
+
+def test_a_slow_line_still_gets_the_least() -> None:
+    plan = make_plan([100, 100])
+    me, other = plan.contributors
+    assert pair_rates([demand_of(plan, me)], 100.0, {other: 0.01}, {other: 0.0}) == {other: LEAST_MBPS}
+
+
+def test_lanes_are_few_when_near_and_as_many_as_the_path_holds_when_far() -> None:
+    assert lanes_for(10_000.0, FAR_MS / 2) == NEAR_LANES
+    assert lanes_for(1.0, 100.0) == FAR_LANES
+    full_lanes = 7
+    mbps = full_lanes * LANE_WINDOW_BYTES / (125 * 100)
+    assert lanes_for(mbps * 1.001, 100.0) == FAR_LANES + full_lanes
+    assert lanes_for(100_000.0, 300.0) == MOST_LANES
+
+
+@given(st.floats(0, MOST_MBPS), st.floats(0, 1000), st.floats(1, 10))
+def test_a_quicker_path_never_gets_fewer_lanes(mbps: float, rtt_ms: float, factor: float) -> None:
+    assert NEAR_LANES <= lanes_for(mbps, rtt_ms) <= lanes_for(factor * mbps, rtt_ms) <= MOST_LANES
