@@ -18,6 +18,7 @@ from ciuic_p2p.core.pacing import (
     FAR_MS,
     FIRST_GUESS_MBPS,
     FULL_MS,
+    GUESS_SHARE,
     HOLD_WINDOWS,
     LANE_WINDOW_BYTES,
     LARGEST_CUT,
@@ -41,6 +42,7 @@ from ciuic_p2p.core.pacing import (
     lanes_for,
     most,
     pair_rates,
+    total_sent_mbps,
 )
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -57,6 +59,19 @@ def full_and_clear(capacity: Capacity, windows: int = 1) -> None:
 def congested(capacity: Capacity, moved_mbps: float, windows: int = 1) -> None:
     for _ in range(windows):
         capacity.add(moved_mbps, 2 * FULL_MS, loses=False)
+
+
+def measured(mbps: float) -> Capacity:
+    capacity = Capacity(mbps)
+    capacity.is_measured = True
+    return capacity
+
+
+def test_a_first_guess_gives_way_to_the_first_congested_window() -> None:
+    capacity = Capacity()
+    capacity.add(8.0, 0.0, loses=True)
+    assert capacity.mbps == pytest.approx(GUESS_SHARE * 8.0)
+    assert capacity.is_measured
 
 
 def test_a_new_capacity_is_a_guess() -> None:
@@ -97,7 +112,7 @@ def test_other_windows_say_nothing(moved_share: float, queued_ms: float) -> None
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_cut_goes_a_little_below_what_was_carried_when_congestion_is_sure(loses: bool) -> None:
-    capacity = Capacity(20.0)
+    capacity = measured(20.0)
     for window in range(SURE_WINDOWS):
         assert capacity.mbps == 20.0, window
         capacity.add(18.0, 0.0 if loses else 2 * FULL_MS, loses=loses)
@@ -114,7 +129,7 @@ def test_a_congested_window_now_and_then_cuts_nothing() -> None:
 
 
 def test_with_little_under_way_the_queue_must_stay_before_it_counts() -> None:
-    capacity = Capacity(20.0)
+    capacity = measured(20.0)
     congested(capacity, 5.0, UNLIKELY_WINDOWS - 1)
     assert capacity.mbps == 20.0
     congested(capacity, 5.0)
@@ -123,7 +138,7 @@ def test_with_little_under_way_the_queue_must_stay_before_it_counts() -> None:
 
 def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
     # Given a capacity just cut
-    capacity = Capacity(20.0)
+    capacity = measured(20.0)
     congested(capacity, 20.0, SURE_WINDOWS)
     after = capacity.mbps
     assert after == DRAIN_SHARE * 20.0
@@ -136,7 +151,7 @@ def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
 
 
 def test_after_congestion_it_probes_gently_and_searches_again_when_all_stays_calm() -> None:
-    capacity = Capacity(20.0)
+    capacity = measured(20.0)
     congested(capacity, 20.0, SURE_WINDOWS)
     full_and_clear(capacity, HOLD_WINDOWS)
     found = capacity.mbps
@@ -283,12 +298,21 @@ def test_most_are_more_than_half() -> None:
 
 def test_a_window_loses_by_its_share_but_not_by_a_packet_of_next_to_nothing() -> None:
     def window(sent: int, again: int) -> FlowWindow:
-        return FlowWindow(seconds=0.5, sent_bytes=sent, retransmitted_bytes=again, received_bytes=sent // 2)
+        return FlowWindow(seconds=0.5, sent_bytes=sent, busy_s=0.5, retransmitted_bytes=again, received_bytes=sent // 2)
 
     assert (window(1_000_000, 0).sent_mbps, window(1_000_000, 0).received_mbps) == (16.0, 8.0)
     assert window(1_000_000, 40_000).loses
     assert not window(1_000_000, 5_000).loses, "a satellite's 0.5 %"
     assert not window(1_500, 1_500).loses
+
+
+def test_what_was_sent_counts_over_the_time_in_which_anything_was() -> None:
+    halves = [
+        FlowWindow(seconds=0.5, sent_bytes=b, busy_s=0.25, retransmitted_bytes=0, received_bytes=0) for b in (250_000, 750_000)
+    ]
+    assert total_sent_mbps(halves) == pytest.approx(32.0)
+    blink = FlowWindow(seconds=0.5, sent_bytes=250_000, busy_s=0.001, retransmitted_bytes=0, received_bytes=0)
+    assert total_sent_mbps([blink]) == pytest.approx(250_000 * 8e-6 / (0.3 * 0.5))
 
 
 # -- who gets which share ---------------------------------------------------------------------------------------------------

@@ -46,9 +46,9 @@ def sizes(butterfly: Butterfly) -> list[int]:
 # -- lines ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_that_was_not_measured_counts_like_the_middle_one() -> None:
-    assert plan([16.0, 64.0, 256.0, None]) == plan([16.0, 64.0, 256.0, 64.0])
-    assert plan([None, 64.0, None, None]) == plan([64.0] * 4)
+def test_a_line_that_was_not_measured_is_taken_for_a_good_one() -> None:
+    assert plan([16.0, 64.0, 256.0, None]) == plan([16.0, 64.0, 256.0, UNMEASURED_MBPS])
+    assert plan([256.0, 256.0, 512.0, None]) == plan([256.0, 256.0, 512.0, 256.0])
 
 
 def test_lines_like_the_middle_one_get_equal_spans() -> None:
