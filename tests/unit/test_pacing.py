@@ -388,6 +388,17 @@ def test_shares_of_a_line_follow_what_is_to_be_sent() -> None:
     assert rates == {even: pytest.approx(50 * 200 / 500), large: pytest.approx(50 * 300 / 500)}
 
 
+def test_two_rounds_at_once_share_a_line_down() -> None:
+    first, second = make_plan([100, 100, 200]), make_plan([500, 0, 100])
+    peers = first.contributors
+    down = dict.fromkeys(peers, 8.0)
+    rates = [
+        pair_rates([demand_of(plan, peer) for plan in (first, second)], 1e6, down, dict.fromkeys(peers, 0.0)) for peer in peers
+    ]
+    for peer in peers:
+        assert sum(of_sender.get(peer, 0.0) for of_sender in rates) == pytest.approx(8.0)
+
+
 def test_what_others_leave_of_a_line_may_be_used() -> None:
     plan = make_plan([100, 100, 100])
     me, one, other = plan.contributors
