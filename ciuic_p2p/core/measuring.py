@@ -11,6 +11,9 @@ RTT_SAMPLES = 31
 BURST_GAP_S = 0.25
 """Frames further apart than this do not tell how fast the link is, only how busy the sender was."""
 
+LONGEST_BURST_S = 2.0
+"""Where one round follows the other without a gap, a figure is taken so often."""
+
 LEAST_BURST_BYTES = 128 << 10
 GOODPUT_GAIN = 0.5
 """Weight of a new burst in the estimate: follows a changed link within a few rounds."""
@@ -47,7 +50,7 @@ class GoodputMeter:
 
     def add(self, size_bytes: int, now: float) -> None:
         """A frame of this size was taken in at `now`. The first of a burst only starts the clock."""
-        if now - self._last_s > BURST_GAP_S:
+        if now - self._last_s > BURST_GAP_S or now - self._began_s > LONGEST_BURST_S:
             self._end_burst()
             self._began_s = now
         else:

@@ -59,10 +59,10 @@ class LinkReport:
 class Line:
     """What the sender's own access carries, and what it sees of the path between the two (core/pacing.py)."""
 
-    up_mbps: float
+    line_mbps: float
+    """In its slower direction, as far as that was measured; 0: not yet."""
     down_mbps: float
-    is_measured: bool
-    """False: a guess."""
+    """What it takes at most; a guess at first."""
     spare_mbps: float
     """What of the line down nobody uses at the moment: the part of it that is the receiver's to take."""
     sent_at_ms: float

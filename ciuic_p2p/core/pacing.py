@@ -25,6 +25,7 @@ SEARCH_GROWTH = 1.25
 PROBE_GROWTH = 1.02
 CALM_WINDOWS = 10
 """So many full windows without congestion after the last one, and the search begins anew: the line has changed."""
+LEAST_BUSY_SHARE = 0.3
 LEAST_DELAY_LASTS_S = 120.0
 DRAIN_SHARE = 0.97
 """Of what a congested line carried: a little less, so that its queue empties."""
@@ -35,6 +36,7 @@ UNLIKELY_WINDOWS = 5
 """With less under way than that share of the capacity, the queue is likely elsewhere; unless it stays."""
 HOLD_WINDOWS = 2
 """After a cut: what was on its way is still seen to be queued."""
+GUESS_SHARE = 1.2
 LARGEST_CUT = 0.5
 """A window that was not full may say too little; a line that broke down is followed in a few windows."""
 
@@ -62,6 +64,8 @@ class FlowWindow:
     seconds: float
     sent_bytes: int
     """That left and arrived, as acknowledgements say."""
+    busy_s: float
+    """The part of it in which something was on its way to the peer."""
     retransmitted_bytes: int
     received_bytes: int
 
@@ -78,10 +82,16 @@ class FlowWindow:
         return self.retransmitted_bytes > LOST_SHARE * max(self.sent_bytes, 1 << 16)
 
 
+def total_sent_mbps(windows: Collection[FlowWindow]) -> float:
+    """Over the time in which anything was sent: a round begins and ends within a window."""
+    busy_s = max(max(window.busy_s, LEAST_BUSY_SHARE * window.seconds) for window in windows)
+    return sum(window.sent_bytes for window in windows) * 8e-6 / min(busy_s, max(window.seconds for window in windows))
+
+
 class DelayMeter:
     """How much longer than at best messages of one peer take to get here, from when they say that they were sent.
 
-    The clocks need not agree: the least difference between them stands for an empty path (as in LEDBAT, RFC 6817 §3.4.2). It is
+    The clocks need not agree: the least difference between them stands for an empty path (as in LEDBAT, RFC 6817). It is
     the least of the last minutes, so that clocks may drift.
     """
 
@@ -122,13 +132,18 @@ class Capacity:
         if self._hold_windows:
             self._hold_windows -= 1
         elif is_congested:
-            if self._full_windows >= (SURE_WINDOWS if moved_mbps >= LIKELY_SHARE * self.mbps else UNLIKELY_WINDOWS):
+            if not self.is_measured or self._full_windows >= (
+                SURE_WINDOWS if moved_mbps >= LIKELY_SHARE * self.mbps else UNLIKELY_WINDOWS
+            ):
                 self._cut(moved_mbps)
         elif moved_mbps >= USED_SHARE * self.mbps and queued_ms < CLEAR_MS:
             self._grow(moved_mbps)
 
     def _cut(self, moved_mbps: float) -> None:
-        self.mbps = max(min(DRAIN_SHARE * moved_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
+        if self.is_measured:
+            self.mbps = max(min(DRAIN_SHARE * moved_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
+        else:  # the first guess says nothing; under heavy loss a line carries less than it could
+            self.mbps = max(min(GUESS_SHARE * moved_mbps, self.mbps), LEAST_MBPS)
         self.is_measured, self._searches, self._calm_windows = True, False, 0
         self._hold_windows = HOLD_WINDOWS
 

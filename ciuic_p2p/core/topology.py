@@ -175,14 +175,14 @@ def plan_butterfly(
 
 
 def _rates_mbps(peers: Sequence[PeerId], links: Links, lines_mbps: Mapping[PeerId, float]) -> list[float]:
-    """Of each peer's line. A line that was not measured counts like the middle one of those that were.
+    """Of each peer's line. One that was not measured yet is taken for a good one: given much to do, it soon is.
 
     While none was, all are alike, as quick as the quickest pair: peers so near that no line is between them.
     """
     known = [lines_mbps[peer] for peer in peers if peer in lines_mbps]
     if known:
         middle = statistics.median(known)
-        rates = [lines_mbps.get(peer, middle) for peer in peers]
+        rates = [lines_mbps.get(peer, max(middle, UNMEASURED_MBPS)) for peer in peers]
         return [_quantise(middle if middle / ALIKE < rate < middle * ALIKE else rate) for rate in rates]
     return [max(bandwidth_mbps(peer, peers, links) for peer in peers)] * len(peers)
 

@@ -25,6 +25,7 @@ from ciuic_p2p.core.pacing import (
     lanes_for,
     most,
     pair_rates,
+    total_sent_mbps,
 )
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
@@ -53,12 +54,12 @@ class _Flow:
     infos: dict[int, TcpInfo] = field(default_factory=dict)
     down_mbps: float = FIRST_GUESS_MBPS
     """Of the peer's line, as it says."""
-    up_mbps: float = 0.0
+    line_mbps: float = 0.0
+    """0: not known."""
     spare_mbps: float = 0.0
     """Of its line down, for this peer to take."""
     sent_mbps: float = 0.0
     """In the last window."""
-    is_measured: bool = False
     delay: DelayMeter = field(default_factory=DelayMeter)
     """Of what it sends here."""
     sent_queued_ms: float = 0.0
@@ -108,18 +109,16 @@ class Pacemaker:
 
     def line_told(self, peer: PeerId, line: Line) -> None:
         flow = self._flows.setdefault(peer, _Flow())
-        flow.down_mbps, flow.up_mbps = max(line.down_mbps, LEAST_MBPS), line.up_mbps
-        flow.is_measured, flow.loses, flow.spare_mbps = line.is_measured, line.loses, line.spare_mbps
+        flow.down_mbps, flow.line_mbps = max(line.down_mbps, LEAST_MBPS), line.line_mbps
+        flow.loses, flow.spare_mbps = line.loses, line.spare_mbps
         flow.sent_queued_ms, flow.up_queued_ms, flow.down_queued_ms = line.queued_ms, line.up_queued_ms, line.down_queued_ms
         flow.delay.add(line.sent_at_ms, self._loop.time())
         self._apply()
 
     def lines_mbps(self, me: PeerId) -> dict[PeerId, float]:
         """What each peer's line carries in its slower direction, where that was measured."""
-        found = {peer: min(f.up_mbps, f.down_mbps) for peer, f in self._flows.items() if f.is_measured and f.up_mbps > 0}
-        if self._is_measured:
-            found[me] = min(self._up.mbps, self._down.mbps)
-        return found
+        found = {peer: flow.line_mbps for peer, flow in self._flows.items()} | {me: self._line_mbps()}
+        return {peer: mbps for peer, mbps in found.items() if mbps > 0}
 
     def introduce(self, peer: PeerId) -> None:
         """To a peer that has just come."""
@@ -129,9 +128,8 @@ class Pacemaker:
         self._flows.pop(peer, None)
         self._fetches.pop(peer, None)
 
-    @property
-    def _is_measured(self) -> bool:
-        return self._up.is_measured and self._down.is_measured
+    def _line_mbps(self) -> float:
+        return min((line.mbps for line in (self._up, self._down) if line.is_measured), default=0.0)
 
     # -- twice a second -------------------------------------------------------------------------------------------------
 
@@ -162,6 +160,7 @@ class Pacemaker:
             seconds=seconds,
             sent_bytes=sum(now.acked_bytes - (old.acked_bytes if old else 0) for old, now in pairs),
             retransmitted_bytes=sum(now.retransmitted_bytes - (old.retransmitted_bytes if old else 0) for old, now in pairs),
+            busy_s=max((now.busy_s - (old.busy_s if old else 0.0) for old, now in pairs), default=0.0),
             received_bytes=sum(now.received_bytes - (old.received_bytes if old else 0) for old, now in pairs),
         )
 
@@ -170,7 +169,7 @@ class Pacemaker:
         self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
         alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
         if flows:
-            moved_mbps = sum(window.sent_mbps for window in sending.values())
+            moved_mbps = total_sent_mbps(sending.values())
             loses = most([window.loses for window in sending.values()])
             self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
@@ -185,9 +184,8 @@ class Pacemaker:
 
     def _tell(self, peer: PeerId, *, loses: bool) -> None:
         line = Line(
-            up_mbps=self._up.mbps,
+            line_mbps=self._line_mbps(),
             down_mbps=self._down.mbps,
-            is_measured=self._is_measured,
             spare_mbps=self._spare_mbps,
             sent_at_ms=self._loop.time() * 1000,
             queued_ms=self._flows.setdefault(peer, _Flow()).delay.queued_ms,

@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 LOSSLESS = codec_by_name("float32")
 
 COMPUTING = threading.BoundedSemaphore(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
-"""So many of this process' threads compute at a time. numpy and torch let go of the interpreter's lock for every operation:
-with a thread for each lane they would spend more time on handing it to each other than on their work."""
+"""So many threads of this process compute at a time. numpy and torch let go of the interpreter's lock for every operation:
+with a thread for each lane more time would go into handing it to each other than into work."""
 
 
 class RoundValues:

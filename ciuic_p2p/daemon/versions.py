@@ -10,8 +10,9 @@ from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
 from ciuic_p2p.tensors.state import StateManifest
 from ciuic_p2p.terms import StateHash
 
-PIN_S = 60.0
-"""An old version is kept this long after it was last asked for."""
+PIN_S = 12.0
+"""An old version is kept this long after it was last asked for, and while pieces of it are on their way: a newcomer that
+lacks some asks again after 8 s (fetching.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +92,5 @@ class Versions:
         return True
 
     def _drop_unwanted(self, now: float) -> None:
-        self._pinned = {key: kept for key, kept in self._pinned.items() if kept[1] > now}
+        lent = {id(loan.version) for loan in self._loans}
+        self._pinned = {key: kept for key, kept in self._pinned.items() if kept[1] > now or id(kept[0]) in lent}

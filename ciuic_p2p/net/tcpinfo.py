@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 
 _SIZE = 232
-_RTT, _BYTES_ACKED, _BYTES_RECEIVED, _LEAST_RTT, _BYTES_RETRANSMITTED = 68, 120, 128, 148, 208
+_RTT, _BYTES_ACKED, _BYTES_RECEIVED, _LEAST_RTT, _BUSY_TIME, _BYTES_RETRANSMITTED = 68, 120, 128, 148, 168, 208
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
 _SO_MAX_PACING_RATE = 47
@@ -28,6 +28,8 @@ class TcpInfo:
     least_rtt_ms: float
     acked_bytes: int
     received_bytes: int
+    busy_s: float
+    """So long, in all, there was something on its way."""
     retransmitted_bytes: int
 
 
@@ -46,14 +48,15 @@ def read_tcp_info(connection: socket.socket) -> TcpInfo | None:
         least_rtt_ms=_U32.unpack_from(raw, _LEAST_RTT)[0] / 1000,
         acked_bytes=_U64.unpack_from(raw, _BYTES_ACKED)[0],
         received_bytes=_U64.unpack_from(raw, _BYTES_RECEIVED)[0],
+        busy_s=_U64.unpack_from(raw, _BUSY_TIME)[0] / 1e6,
         retransmitted_bytes=_U64.unpack_from(raw, _BYTES_RETRANSMITTED)[0],
     )
 
 
 def prepare_for_bulk(connection: socket.socket) -> None:
-    """BBR where the kernel has it (loss alone does not slow it down), but not over a near path; little waiting in the kernel.
+    """BBR where the kernel has it (loss alone does not slow it down), and little waiting in the kernel.
 
-    Every 10 s BBR stops for 0.2 s to measure the round trip; over a near path that is longer than many a round.
+    Not over a near path: every 10 s BBR stops for 0.2 s to measure the round trip, which there is longer than many a round.
     """
     info = read_tcp_info(connection)
     is_near = info is not None and 0.0 < info.least_rtt_ms < NEAR_MS
