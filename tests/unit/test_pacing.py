@@ -18,9 +18,11 @@ from ciuic_p2p.core.pacing import (
     FAR_MS,
     FIRST_GUESS_MBPS,
     FULL_MS,
+    GUESS_SHARE,
     HOLD_WINDOWS,
     LANE_WINDOW_BYTES,
     LARGEST_CUT,
+    LEAST_BUSY_SHARE,
     LEAST_DELAY_LASTS_S,
     LEAST_MBPS,
     LOST_SHARE,
@@ -41,6 +43,7 @@ from ciuic_p2p.core.pacing import (
     lanes_for,
     most,
     pair_rates,
+    total_sent_mbps,
 )
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -57,6 +60,14 @@ def full_and_clear(capacity: Capacity, windows: int = 1) -> None:
 def congested(capacity: Capacity, moved_mbps: float, windows: int = 1) -> None:
     for _ in range(windows):
         capacity.add(moved_mbps, 2 * FULL_MS, loses=False)
+
+
+def measured_20_mbps() -> Capacity:
+    """Found by a full clear window."""
+    capacity = Capacity(20 / SEARCH_GROWTH)
+    full_and_clear(capacity)
+    assert (capacity.mbps, capacity.is_measured) == (20.0, True)
+    return capacity
 
 
 def test_a_new_capacity_is_a_guess() -> None:
@@ -97,24 +108,31 @@ def test_other_windows_say_nothing(moved_share: float, queued_ms: float) -> None
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_cut_goes_a_little_below_what_was_carried_when_congestion_is_sure(loses: bool) -> None:
-    capacity = Capacity(20.0)
+    capacity = measured_20_mbps()
     for window in range(SURE_WINDOWS):
         assert capacity.mbps == 20.0, window
         capacity.add(18.0, 0.0 if loses else 2 * FULL_MS, loses=loses)
     assert capacity.mbps == pytest.approx(DRAIN_SHARE * 18.0)
+
+
+@pytest.mark.parametrize("moved_mbps", [0.1, 2.0, 15.0, 300.0])
+def test_the_first_congested_window_replaces_the_guess(moved_mbps: float) -> None:
+    capacity = Capacity()
+    congested(capacity, moved_mbps)
+    assert capacity.mbps == pytest.approx(min(max(GUESS_SHARE * moved_mbps, LEAST_MBPS), FIRST_GUESS_MBPS))
     assert capacity.is_measured
 
 
 def test_a_congested_window_now_and_then_cuts_nothing() -> None:
-    capacity = Capacity(20.0)
+    capacity = measured_20_mbps()
     for _ in range(20):
-        congested(capacity, 20.0, SURE_WINDOWS - 1)
+        congested(capacity, 15.0, SURE_WINDOWS - 1)
         capacity.add(0.0, 0.0, loses=False)
     assert capacity.mbps == 20.0
 
 
 def test_with_little_under_way_the_queue_must_stay_before_it_counts() -> None:
-    capacity = Capacity(20.0)
+    capacity = measured_20_mbps()
     congested(capacity, 5.0, UNLIKELY_WINDOWS - 1)
     assert capacity.mbps == 20.0
     congested(capacity, 5.0)
@@ -123,7 +141,7 @@ def test_with_little_under_way_the_queue_must_stay_before_it_counts() -> None:
 
 def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
     # Given a capacity just cut
-    capacity = Capacity(20.0)
+    capacity = measured_20_mbps()
     congested(capacity, 20.0, SURE_WINDOWS)
     after = capacity.mbps
     assert after == DRAIN_SHARE * 20.0
@@ -136,7 +154,7 @@ def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
 
 
 def test_after_congestion_it_probes_gently_and_searches_again_when_all_stays_calm() -> None:
-    capacity = Capacity(20.0)
+    capacity = measured_20_mbps()
     congested(capacity, 20.0, SURE_WINDOWS)
     full_and_clear(capacity, HOLD_WINDOWS)
     found = capacity.mbps
@@ -283,12 +301,25 @@ def test_most_are_more_than_half() -> None:
 
 def test_a_window_loses_by_its_share_but_not_by_a_packet_of_next_to_nothing() -> None:
     def window(sent: int, again: int) -> FlowWindow:
-        return FlowWindow(seconds=0.5, sent_bytes=sent, retransmitted_bytes=again, received_bytes=sent // 2)
+        return FlowWindow(seconds=0.5, sent_bytes=sent, busy_s=0.5, retransmitted_bytes=again, received_bytes=sent // 2)
 
     assert (window(1_000_000, 0).sent_mbps, window(1_000_000, 0).received_mbps) == (16.0, 8.0)
     assert window(1_000_000, 40_000).loses
     assert not window(1_000_000, 5_000).loses, "a satellite's 0.5 %"
     assert not window(1_500, 1_500).loses
+
+
+def flow(sent_bytes: int, busy_s: float, seconds: float = 0.5) -> FlowWindow:
+    return FlowWindow(seconds=seconds, sent_bytes=sent_bytes, busy_s=busy_s, retransmitted_bytes=0, received_bytes=0)
+
+
+def test_a_round_that_begins_or_ends_within_a_window_is_not_a_slow_line() -> None:
+    # 1 MB in 0.2 s of a window of 0.5 s: 40 Mbit/s, not 16.
+    assert total_sent_mbps([flow(500_000, 0.2), flow(500_000, 0.1)]) == pytest.approx(40)
+    assert total_sent_mbps([flow(500_000, 0.5), flow(500_000, 0.1)]) == pytest.approx(16)
+    # A burst of some milliseconds is no measurement, nor are more seconds than there were.
+    assert total_sent_mbps([flow(1_000_000, 0.001)]) == pytest.approx(16 / LEAST_BUSY_SHARE)
+    assert total_sent_mbps([flow(1_000_000, 3.0)]) == pytest.approx(16)
 
 
 # -- who gets which share ---------------------------------------------------------------------------------------------------
