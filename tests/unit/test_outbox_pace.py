@@ -285,12 +285,17 @@ def test_a_quicker_rate_wakes_who_waits_for_a_time_by_the_old_one(mbps: float | 
 
 def test_one_lane_is_woken_for_each_frame() -> None:
     outbox, turns = Outbox(), []
+    outbox._lock = threading.RLock()  # type: ignore[assignment]
     threads = [SendingThread(outbox.share(PEER), turns, is_held=True) for _ in range(6)]
     until(lambda: idle(outbox) == 6)
-    outbox.put([probe(0, b"")])
+    with outbox._lock:  # before any thread runs: whom nobody wakes stays in the list
+        outbox.put([probe(0, b"")])
+        assert idle(outbox) == 5
     until(lambda: frames_of(turns) == [0])
     assert idle(outbox) == 5
-    outbox.put([probe(1, b""), probe(2, b"")])
+    with outbox._lock:
+        outbox.put([probe(1, b""), probe(2, b"")])
+        assert idle(outbox) == 3
     until(lambda: sorted(frames_of(turns)) == [0, 1, 2])
     assert idle(outbox) == 3
     outbox.close()

@@ -22,6 +22,7 @@ from ciuic_p2p.core.pacing import (
     HOLD_WINDOWS,
     LANE_WINDOW_BYTES,
     LARGEST_CUT,
+    LEAST_BUSY_SHARE,
     LEAST_DELAY_LASTS_S,
     LEAST_MBPS,
     LOST_SHARE,
@@ -61,17 +62,12 @@ def congested(capacity: Capacity, moved_mbps: float, windows: int = 1) -> None:
         capacity.add(moved_mbps, 2 * FULL_MS, loses=False)
 
 
-def measured(mbps: float) -> Capacity:
-    capacity = Capacity(mbps)
-    capacity.is_measured = True
+def measured_20_mbps() -> Capacity:
+    """Found by a full clear window."""
+    capacity = Capacity(20 / SEARCH_GROWTH)
+    full_and_clear(capacity)
+    assert (capacity.mbps, capacity.is_measured) == (20.0, True)
     return capacity
-
-
-def test_a_first_guess_gives_way_to_the_first_congested_window() -> None:
-    capacity = Capacity()
-    capacity.add(8.0, 0.0, loses=True)
-    assert capacity.mbps == pytest.approx(GUESS_SHARE * 8.0)
-    assert capacity.is_measured
 
 
 def test_a_new_capacity_is_a_guess() -> None:
@@ -112,24 +108,31 @@ def test_other_windows_say_nothing(moved_share: float, queued_ms: float) -> None
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_cut_goes_a_little_below_what_was_carried_when_congestion_is_sure(loses: bool) -> None:
-    capacity = measured(20.0)
+    capacity = measured_20_mbps()
     for window in range(SURE_WINDOWS):
         assert capacity.mbps == 20.0, window
         capacity.add(18.0, 0.0 if loses else 2 * FULL_MS, loses=loses)
     assert capacity.mbps == pytest.approx(DRAIN_SHARE * 18.0)
+
+
+@pytest.mark.parametrize("moved_mbps", [0.1, 2.0, 15.0, 300.0])
+def test_the_first_congested_window_replaces_the_guess(moved_mbps: float) -> None:
+    capacity = Capacity()
+    congested(capacity, moved_mbps)
+    assert capacity.mbps == pytest.approx(min(max(GUESS_SHARE * moved_mbps, LEAST_MBPS), FIRST_GUESS_MBPS))
     assert capacity.is_measured
 
 
 def test_a_congested_window_now_and_then_cuts_nothing() -> None:
-    capacity = Capacity(20.0)
+    capacity = measured_20_mbps()
     for _ in range(20):
-        congested(capacity, 20.0, SURE_WINDOWS - 1)
+        congested(capacity, 15.0, SURE_WINDOWS - 1)
         capacity.add(0.0, 0.0, loses=False)
     assert capacity.mbps == 20.0
 
 
 def test_with_little_under_way_the_queue_must_stay_before_it_counts() -> None:
-    capacity = measured(20.0)
+    capacity = measured_20_mbps()
     congested(capacity, 5.0, UNLIKELY_WINDOWS - 1)
     assert capacity.mbps == 20.0
     congested(capacity, 5.0)
@@ -138,7 +141,7 @@ def test_with_little_under_way_the_queue_must_stay_before_it_counts() -> None:
 
 def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
     # Given a capacity just cut
-    capacity = measured(20.0)
+    capacity = measured_20_mbps()
     congested(capacity, 20.0, SURE_WINDOWS)
     after = capacity.mbps
     assert after == DRAIN_SHARE * 20.0
@@ -151,7 +154,7 @@ def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
 
 
 def test_after_congestion_it_probes_gently_and_searches_again_when_all_stays_calm() -> None:
-    capacity = measured(20.0)
+    capacity = measured_20_mbps()
     congested(capacity, 20.0, SURE_WINDOWS)
     full_and_clear(capacity, HOLD_WINDOWS)
     found = capacity.mbps
@@ -306,13 +309,17 @@ def test_a_window_loses_by_its_share_but_not_by_a_packet_of_next_to_nothing() ->
     assert not window(1_500, 1_500).loses
 
 
-def test_what_was_sent_counts_over_the_time_in_which_anything_was() -> None:
-    halves = [
-        FlowWindow(seconds=0.5, sent_bytes=b, busy_s=0.25, retransmitted_bytes=0, received_bytes=0) for b in (250_000, 750_000)
-    ]
-    assert total_sent_mbps(halves) == pytest.approx(32.0)
-    blink = FlowWindow(seconds=0.5, sent_bytes=250_000, busy_s=0.001, retransmitted_bytes=0, received_bytes=0)
-    assert total_sent_mbps([blink]) == pytest.approx(250_000 * 8e-6 / (0.3 * 0.5))
+def flow(sent_bytes: int, busy_s: float, seconds: float = 0.5) -> FlowWindow:
+    return FlowWindow(seconds=seconds, sent_bytes=sent_bytes, busy_s=busy_s, retransmitted_bytes=0, received_bytes=0)
+
+
+def test_a_round_that_begins_or_ends_within_a_window_is_not_a_slow_line() -> None:
+    # 1 MB in 0.2 s of a window of 0.5 s: 40 Mbit/s, not 16.
+    assert total_sent_mbps([flow(500_000, 0.2), flow(500_000, 0.1)]) == pytest.approx(40)
+    assert total_sent_mbps([flow(500_000, 0.5), flow(500_000, 0.1)]) == pytest.approx(16)
+    # A burst of some milliseconds is no measurement, nor are more seconds than there were.
+    assert total_sent_mbps([flow(1_000_000, 0.001)]) == pytest.approx(16 / LEAST_BUSY_SHARE)
+    assert total_sent_mbps([flow(1_000_000, 3.0)]) == pytest.approx(16)
 
 
 # -- who gets which share ---------------------------------------------------------------------------------------------------
@@ -410,6 +417,17 @@ def test_shares_of_a_line_follow_what_is_to_be_sent() -> None:
     plenty = {even: 1e6, large: 1e6}
     rates = pair_rates([demand_of(plan, me)], 50.0, plenty, dict.fromkeys(plenty, 0.0))
     assert rates == {even: pytest.approx(50 * 200 / 500), large: pytest.approx(50 * 300 / 500)}
+
+
+def test_two_rounds_at_once_share_a_line_down() -> None:
+    first, second = make_plan([100, 100, 200]), make_plan([500, 0, 100])
+    peers = first.contributors
+    down = dict.fromkeys(peers, 8.0)
+    rates = [
+        pair_rates([demand_of(plan, peer) for plan in (first, second)], 1e6, down, dict.fromkeys(peers, 0.0)) for peer in peers
+    ]
+    for peer in peers:
+        assert sum(of_sender.get(peer, 0.0) for of_sender in rates) == pytest.approx(8.0)
 
 
 def test_what_others_leave_of_a_line_may_be_used() -> None:

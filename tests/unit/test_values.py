@@ -163,6 +163,7 @@ def test_nobodys_contribution_gives_zeros(codec: Codec) -> None:
 
 def test_a_part_that_one_contribution_missed_lowers_what_is_counted() -> None:
     values = make_values(codec_by_name("int8"))[ONE]
+    assert values.counted_samples() == 0
     for number in range(len(values.parts)):
         values.add_own(number, 3)
     values.add(1, memoryview(LOSSLESS.encode(np.ones(values.parts[1].count, np.float32))), LOSSLESS.code, 5)

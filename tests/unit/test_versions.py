@@ -100,11 +100,11 @@ def test_a_version_stays_while_it_is_lent() -> None:
 def test_a_version_stays_a_while_after_it_was_last_asked_for() -> None:
     version = make_version()
     versions = holding(version)
-    for asked_at in (NOW, NOW + 30):
+    for asked_at in (NOW, NOW + PIN_S / 2):
         assert versions.find(version.epoch, version.state_hash, asked_at) is not None
     gc.collect()
-    assert not versions.give_up_current(NOW + 30 + PIN_S - 1)
-    assert versions.give_up_current(NOW + 30 + PIN_S)
+    assert not versions.give_up_current(NOW + 1.5 * PIN_S - 1)
+    assert versions.give_up_current(NOW + 1.5 * PIN_S)
 
 
 def test_an_old_version_is_found_while_it_is_pinned() -> None:
@@ -118,6 +118,7 @@ def test_an_old_version_is_found_while_it_is_pinned() -> None:
         found = versions.find(old.epoch, old.state_hash, now)
         assert found is not None
         assert found.version is old
+        del found
         versions.hold(new, now)
     current = versions.find(new.epoch, new.state_hash, NOW)
     assert current is not None
@@ -127,6 +128,20 @@ def test_an_old_version_is_found_while_it_is_pinned() -> None:
     # until nobody has asked for it.
     versions.hold(new, NOW + 10 * PIN_S)
     assert versions.find(old.epoch, old.state_hash, NOW + 10 * PIN_S) is None
+
+
+def test_an_old_version_is_found_while_it_is_lent() -> None:
+    old, new = make_version(), make_version(seed=9, epoch=5)
+    versions = holding(old)
+    loan = versions.find(old.epoch, old.state_hash, NOW)
+    later = NOW + 10 * PIN_S
+    versions.hold(new, later)
+    assert loan is not None
+    assert versions.find(old.epoch, old.state_hash, later) is not None
+    del loan
+    gc.collect()
+    versions.hold(new, later + PIN_S)
+    assert versions.find(old.epoch, old.state_hash, later + PIN_S) is None
 
 
 def test_an_old_version_that_is_lent_does_not_keep_the_current_one() -> None:
