@@ -142,9 +142,10 @@ class Capacity:
     def _cut(self, moved_mbps: float) -> None:
         if self.is_measured:
             self.mbps = max(min(DRAIN_SHARE * moved_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
-        else:  # the first guess says nothing; under heavy loss a line carries less than it could
+            self._searches = False
+        else:  # the first guess says nothing; under heavy loss a line carries less than it could: go on searching
             self.mbps = max(min(GUESS_SHARE * moved_mbps, self.mbps), LEAST_MBPS)
-        self.is_measured, self._searches, self._calm_windows = True, False, 0
+        self.is_measured, self._calm_windows = True, 0
         self._hold_windows = HOLD_WINDOWS
 
     def _grow(self, moved_mbps: float) -> None:

@@ -123,8 +123,6 @@ def test_an_old_version_is_found_while_it_is_pinned() -> None:
     current = versions.find(new.epoch, new.state_hash, NOW)
     assert current is not None
     assert current.version is new
-    del found  # a loan keeps it, too
-    gc.collect()
     # until nobody has asked for it.
     versions.hold(new, NOW + 10 * PIN_S)
     assert versions.find(old.epoch, old.state_hash, NOW + 10 * PIN_S) is None
