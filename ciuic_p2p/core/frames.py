@@ -34,7 +34,8 @@ class FrameHeader:
     kind: FrameKind
     codec: int
     """The codec's registered code (see tensors/codecs)."""
-    stage: int = 0
+    packed: bool = False
+    """The encoding was packed without loss (tensors/lossless.py)."""
     run: bytes
     """First 8 bytes of the BLAKE3 of the run's name."""
     epoch: int
@@ -48,7 +49,7 @@ class FrameHeader:
 
     def pack(self) -> bytes:
         return _LAYOUT.pack(
-            self.kind, self.codec, self.stage, self.run, self.epoch, self.term, self.part, self.length, self.samples
+            self.kind, self.codec, self.packed, self.run, self.epoch, self.term, self.part, self.length, self.samples
         )
 
     @classmethod
@@ -56,7 +57,7 @@ class FrameHeader:
         """Raises MalformedMessage for an unknown kind or a wrong size, FrameTooLarge for a length over the limit."""
         if len(data) != HEADER_BYTES:
             raise MalformedMessage(None, f"a frame header of {len(data)} bytes instead of {HEADER_BYTES}")
-        kind, codec, stage, run, epoch, term, part, length, samples = _LAYOUT.unpack(data)
+        kind, codec, packed, run, epoch, term, part, length, samples = _LAYOUT.unpack(data)
         if length > LARGEST_FRAME_BYTES:
             raise FrameTooLarge(None, f"a frame of {length} bytes announced, at most {LARGEST_FRAME_BYTES} are taken")
         try:
@@ -64,5 +65,13 @@ class FrameHeader:
         except ValueError:
             raise MalformedMessage(None, f"unknown kind of frame {kind}") from None
         return cls(
-            kind=known, codec=codec, stage=stage, run=run, epoch=epoch, term=term, part=part, length=length, samples=samples
+            kind=known,
+            codec=codec,
+            packed=bool(packed),
+            run=run,
+            epoch=epoch,
+            term=term,
+            part=part,
+            length=length,
+            samples=samples,
         )

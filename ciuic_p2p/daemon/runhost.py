@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -280,7 +280,7 @@ class RunHost:
         try:
             if header.codec != values.codec_of(header.part).code or not 0 < header.samples <= LARGEST_SAMPLES:
                 raise MalformedPayload(sender, "a contribution under another codec than planned, or of no weight")
-            values.add(header.part, payload, header.codec, header.samples)
+            values.add(header.part, payload, header.codec, header.samples, packed=header.packed)
         except RemoteError:
             self._handle_in_round(header.epoch, e.PartRefused(sender=sender, part=header.part))
             raise
@@ -291,7 +291,7 @@ class RunHost:
         if values is None:
             return
         try:
-            values.store_result(header.part, payload, header.codec, header.samples)
+            values.store_result(header.part, payload, header.codec, header.samples, packed=header.packed)
         except RemoteError:
             self._handle_in_round(header.epoch, e.ResultRefused(part=header.part))
             raise
@@ -412,7 +412,7 @@ class RunHost:
             self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
             return payload
 
-        frame = OutgoingFrame(_with(header, codec=codec.code, samples=samples), make_payload)
+        frame = OutgoingFrame(replace(header, codec=codec.code, packed=values.packing.is_wanted, samples=samples), make_payload)
         with contextlib.suppress(PeerUnreachable):
             self._around.transport.send_frames(action.to, [frame])
 
@@ -421,9 +421,10 @@ class RunHost:
         if values is None:
             return
         code, _ = values.result_payload(action.part)
-        header = _with(
+        header = replace(
             self._header(FrameKind.RESULT, action.epoch, action.part, action.term),
             codec=code,
+            packed=values.packing.is_wanted,
             samples=values.weight_of(action.part),
         )
 
@@ -597,15 +598,3 @@ class RunHost:
                 "use the same script, or another run name",
             )
             self._loop.call_soon_threadsafe(seat.trainer.say_refused, error)
-
-
-def _with(header: FrameHeader, *, codec: int, samples: int) -> FrameHeader:
-    return FrameHeader(
-        kind=header.kind,
-        codec=codec,
-        run=header.run,
-        epoch=header.epoch,
-        term=header.term,
-        part=header.part,
-        samples=samples,
-    )

@@ -17,6 +17,7 @@ from ciuic_p2p.core.messages import Plan
 from ciuic_p2p.core.parts import Part, cut_parts
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
+from ciuic_p2p.daemon.packing import Packing
 from ciuic_p2p.errors import RoundFailed
 from ciuic_p2p.tensors.average import Accumulator
 from ciuic_p2p.tensors.codecs.base import Codec, Float32
@@ -38,6 +39,7 @@ class RoundValues:
         self.parts: tuple[Part, ...] = cut_parts(plan)
         self.results = buffers.lend(self, plan.count)
         self.contribution: Contribution | None = None
+        self.packing = Packing(plan.lossless_level)
         self._codec = codec_by_name(plan.codec)
         self._locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
         self._sums: dict[int, Accumulator] = {}
@@ -54,19 +56,22 @@ class RoundValues:
         Raises MalformedPayload for values that the codec cannot carry.
         """
         assert self.contribution is not None, "a listener has no contribution"
+        codec = self.codec_of(part)
         with COMPUTING:
-            return self.contribution.payload(part, self.parts[part], self.codec_of(part))
+            payload = self.contribution.payload(part, self.parts[part], codec)
+            return None if payload is None else self.packing.pack(payload, codec)
 
     def add_own(self, part: int, samples: int) -> None:
         """The own contribution goes through the codec too, so that every peer's is treated alike."""
         payload = self.contribution_payload(part)
         if payload is not None:
-            self.add(part, payload, self.codec_of(part).code, samples)
+            self.add(part, payload, self.codec_of(part).code, samples, packed=self.packing.is_wanted)
 
-    def add(self, part: int, payload: memoryview, codec_code: int, samples: int) -> None:
+    def add(self, part: int, payload: memoryview, codec_code: int, samples: int, *, packed: bool) -> None:
         """Another peer's encoded contribution. Raises MalformedPayload, and adds nothing, when it does not decode."""
         codec = codec_by_code(codec_code)
         with self._locks[part], COMPUTING:
+            payload = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
             self._sum(part).add_encoded(codec, np.frombuffer(payload, np.uint8), samples)
 
     def publish(self, part: int) -> None:
@@ -87,7 +92,7 @@ class RoundValues:
                 payload = np.empty(codec.encoded_bytes(len(mean)), np.uint8)
                 codec.encode_into(mean, payload)
                 codec.decode_into(payload, mean)
-                self._published[part] = payload.data
+                self._published[part] = self.packing.pack(payload.data, codec)
 
     def weight_of(self, part: int) -> int:
         """The samples that a part's result stands for; travels with it, so that it is the same everywhere."""
@@ -102,12 +107,15 @@ class RoundValues:
         payload = self._published.get(part)
         if payload is not None:
             return reply_codec(self.codec_of(part)).code, payload
-        return LOSSLESS.code, self._result(part).astype("<f4", copy=False).data.cast("B")
+        plain = self._result(part).astype("<f4", copy=False).data.cast("B")
+        return LOSSLESS.code, self.packing.pack(plain, LOSSLESS)
 
-    def store_result(self, part: int, payload: memoryview, codec_code: int, samples: int) -> None:
+    def store_result(self, part: int, payload: memoryview, codec_code: int, samples: int, *, packed: bool) -> None:
         """Raises MalformedPayload when it does not decode."""
+        codec = codec_by_code(codec_code)
         with COMPUTING:
-            codec_by_code(codec_code).decode_into(np.frombuffer(payload, np.uint8), self._result(part))
+            payload = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
+            codec.decode_into(np.frombuffer(payload, np.uint8), self._result(part))
         self._weights[part] = samples
 
     def _result(self, part: int) -> Float32:

@@ -1,4 +1,4 @@
-"""Lossless packing of tensor bytes for the store: the bytes of each item split into planes, then zstd level 3.
+"""Lossless packing of tensor bytes for the store and slow lines: the bytes of each item split into planes, then zstd level 3.
 
 Used where a sample gains at least 5 %: bfloat16 weights shrink to 0.7, float32 ones to 0.85, encrypted bytes not. A
 packed blob begins with 10 bytes: how it is packed, the item size, and the original length. Knows neither shards nor
@@ -31,12 +31,23 @@ def pack(data: bytes | memoryview, item_bytes: int) -> bytes:
     item_bytes: size of one value, 1 to 16, by which bytes are split into planes; a tail that is no whole item is kept
     at the end.
     """
-    if not 1 <= item_bytes <= LARGEST_ITEM_BYTES:
-        raise ValueError(f"items of {item_bytes} bytes")
+    _require_item(item_bytes)
     view = memoryview(data).cast("B")
-    if sampled_gain(view, item_bytes) >= LEAST_GAIN:
+    return pack_known(view, item_bytes, gains=sampled_gain(view, item_bytes) >= LEAST_GAIN)
+
+
+def pack_known(data: bytes | memoryview, item_bytes: int, *, gains: bool) -> bytes:
+    """The same without a sample: `gains` says what one of data of this kind did."""
+    _require_item(item_bytes)
+    view = memoryview(data).cast("B")
+    if gains:
         return _HEAD.pack(_SHUFFLED_ZSTD, item_bytes, len(view)) + _compress(_split_planes(view, item_bytes))
     return _HEAD.pack(_AS_IT_IS, item_bytes, len(view)) + bytes(view)
+
+
+def _require_item(item_bytes: int) -> None:
+    if not 1 <= item_bytes <= LARGEST_ITEM_BYTES:
+        raise ValueError(f"items of {item_bytes} bytes")
 
 
 def unpack(packed: bytes | memoryview, largest_bytes: int) -> bytes:
@@ -82,6 +93,8 @@ def _split_planes(view: memoryview, item_bytes: int) -> bytes:
     """All first bytes, then all second bytes, …, then the tail: exponents beside exponents compress."""
     raw = np.frombuffer(view, np.uint8)
     items = len(raw) // item_bytes
+    if item_bytes == 1:
+        return raw.tobytes()
     planes = np.empty(len(raw), np.uint8)
     planes[: items * item_bytes].reshape(item_bytes, items)[:] = raw[: items * item_bytes].reshape(items, item_bytes).T
     planes[items * item_bytes :] = raw[items * item_bytes :]

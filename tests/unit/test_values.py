@@ -75,8 +75,8 @@ def deltas() -> dict[PeerId, Float32]:
     return {peer: BASE - local for peer, local in LOCAL.items()}
 
 
-def make_values(codec: Codec) -> dict[PeerId, RoundValues]:
-    plan = dataclasses.replace(PLAN, codec=codec.name)
+def make_values(codec: Codec, lossless_level: int = 0) -> dict[PeerId, RoundValues]:
+    plan = dataclasses.replace(PLAN, codec=codec.name, lossless_level=lossless_level)
     made = {}
     for peer, local in LOCAL.items():
         feedback = Feedback(COUNT)
@@ -93,10 +93,11 @@ def run_round(values: dict[PeerId, RoundValues]) -> None:
         owner.add_own(number, SAMPLES[part.owner])
         payload = sender.contribution_payload(number)
         assert payload is not None
-        owner.add(number, memoryview(bytes(payload)), sender.codec_of(number).code, SAMPLES[other])
+        packed = owner.packing.is_wanted
+        owner.add(number, memoryview(bytes(payload)), sender.codec_of(number).code, SAMPLES[other], packed=packed)
         owner.publish(number)
         code, result = owner.result_payload(number)
-        sender.store_result(number, memoryview(bytes(result)), code, owner.weight_of(number))
+        sender.store_result(number, memoryview(bytes(result)), code, owner.weight_of(number), packed=packed)
 
 
 @every_codec
@@ -105,6 +106,15 @@ def test_a_round_gives_both_the_same_bits(codec: Codec) -> None:
     run_round(values)
     assert values[ONE].results.tobytes() == values[OTHER].results.tobytes()
     assert values[ONE].counted_samples() == values[OTHER].counted_samples() == 8
+
+
+@every_codec
+def test_packing_changes_no_bit(codec: Codec) -> None:
+    plain, packed = make_values(codec), make_values(codec, lossless_level=3)
+    run_round(plain)
+    run_round(packed)
+    for peer in (ONE, OTHER):
+        assert packed[peer].results.tobytes() == plain[peer].results.tobytes()
 
 
 @every_codec
@@ -154,7 +164,7 @@ def test_nobodys_contribution_gives_zeros(codec: Codec) -> None:
     for number in range(len(owner.parts)):
         owner.publish(number)
         code, payload = owner.result_payload(number)
-        receiver.store_result(number, payload, code, owner.weight_of(number))
+        receiver.store_result(number, payload, code, owner.weight_of(number), packed=False)
         assert owner.weight_of(number) == 0
     assert not owner.results.any()
     assert not receiver.results.any()
@@ -166,7 +176,7 @@ def test_a_part_that_one_contribution_missed_lowers_what_is_counted() -> None:
     assert values.counted_samples() == 0
     for number in range(len(values.parts)):
         values.add_own(number, 3)
-    values.add(1, memoryview(LOSSLESS.encode(np.ones(values.parts[1].count, np.float32))), LOSSLESS.code, 5)
+    values.add(1, memoryview(LOSSLESS.encode(np.ones(values.parts[1].count, np.float32))), LOSSLESS.code, 5, packed=False)
     for number in range(len(values.parts)):
         values.publish(number)
     assert (values.weight_of(0), values.weight_of(1), values.counted_samples()) == (3, 8, 3)
@@ -178,9 +188,9 @@ def test_a_contribution_that_does_not_decode_adds_nothing() -> None:
     bad = np.ones(values.parts[0].count, np.float32)
     bad[-1] = np.inf
     with pytest.raises(MalformedPayload):
-        values.add(0, memoryview(bad.tobytes()), LOSSLESS.code, 5)
+        values.add(0, memoryview(bad.tobytes()), LOSSLESS.code, 5, packed=False)
     with pytest.raises(MalformedPayload):
-        values.add(0, memoryview(b"too short"), LOSSLESS.code, 5)
+        values.add(0, memoryview(b"too short"), LOSSLESS.code, 5, packed=False)
     values.publish(0)
     assert values.weight_of(0) == 3
     part = values.parts[0]
@@ -191,7 +201,7 @@ def test_a_sum_out_of_range_gives_zeros() -> None:
     values = make_values(codec_by_name("float32"))[ONE]
     huge = np.full(values.parts[0].count, 3e38, np.float32)
     for _ in range(2):
-        values.add(0, memoryview(huge.tobytes()), LOSSLESS.code, 1)
+        values.add(0, memoryview(huge.tobytes()), LOSSLESS.code, 1, packed=False)
     values.publish(0)
     assert not values.results[: values.parts[0].stop].any()
 

@@ -29,6 +29,8 @@ class Codec(ABC):
     """Values that are encoded together; TILE_VALUES is a multiple of it."""
     largest_magnitude: float
     """Finite values beyond it are encoded as if they were ± this."""
+    item_bytes: int = 1
+    """By which an encoding's bytes lie in planes for lossless packing."""
     is_plain: bool = False
     """An encoding is the values' own little-endian bytes."""
     wants_feedback: bool = False

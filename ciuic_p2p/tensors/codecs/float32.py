@@ -18,6 +18,7 @@ class Plain32(Codec):
     block_values = 1
     largest_magnitude = float(np.finfo(np.float32).max)
     is_plain = True
+    item_bytes = 4
 
     def encoded_bytes(self, count: int) -> int:
         return _BYTES * count

@@ -35,6 +35,7 @@ class HalfCodec(TiledCodec[HalfWorkspace]):
     """The payload is the little-endian 16-bit floats."""
 
     block_values = 1
+    item_bytes = 2
     dtype: torch.dtype
     infinity_bits: int
     """The pattern of positive infinity; above it, up to the sign bit, are the NaNs."""
