@@ -22,7 +22,7 @@ TELL_FRAMES = 8
 TELL_AFTER_S = 0.1
 """Received frames are acknowledged so many at a time, or when the last acknowledgement is so old: nobody waits for one, they
 only let the sender forget."""
-CREDIT_S = 0.02
+CREDIT_S = 0.1
 """What was not sent while nothing waited, or a thread woke late, may be made up for: so much, no more."""
 
 
