@@ -23,7 +23,7 @@ from ciuic_p2p.errors import FrameError, FrameTooLarge, FrameTruncated, Malforme
 from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.outbox import LaneShare, Turn
 from ciuic_p2p.net.sealing import HEAD_BYTES, FrameOpener, FrameSealer
-from ciuic_p2p.net.tcpinfo import TcpInfo, limit_rate, read_tcp_info
+from ciuic_p2p.net.tcpinfo import TcpInfo, is_near, limit_rate, read_tcp_info
 from ciuic_p2p.net.transport import OutgoingFrame
 from ciuic_p2p.terms import LARGEST_FRAME_BYTES, PeerId
 
@@ -74,8 +74,13 @@ class Lane:
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True).start()
 
     def pace(self, most_mbps: float | None) -> None:
-        """The kernel spreads a frame's packets over the time that it takes at this rate; None: as fast as it can."""
-        limit_rate(self._parts.connection, most_mbps)
+        """The kernel spreads a frame's packets over the time that it takes at this rate; None: as fast as it can.
+
+        Not over a near path: once a socket was paced, the kernel goes on pacing it by its round trip, which after a rest is
+        that of a delayed acknowledgement: a round then begins 0.2 s late.
+        """
+        if not is_near(self._parts.connection):
+            limit_rate(self._parts.connection, most_mbps)
 
     def read(self) -> TcpInfo | None:
         """None where the kernel does not tell."""

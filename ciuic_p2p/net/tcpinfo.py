@@ -58,12 +58,15 @@ def prepare_for_bulk(connection: socket.socket) -> None:
 
     Not over a near path: every 10 s BBR stops for 0.2 s to measure the round trip, which there is longer than many a round.
     """
-    info = read_tcp_info(connection)
-    is_near = info is not None and 0.0 < info.least_rtt_ms < NEAR_MS
     with contextlib.suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, b"cubic" if is_near else b"bbr")
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, b"cubic" if is_near(connection) else b"bbr")
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+
+def is_near(connection: socket.socket) -> bool:
+    info = read_tcp_info(connection)
+    return info is not None and 0.0 < info.least_rtt_ms < NEAR_MS
 
 
 def limit_rate(connection: socket.socket, most_mbps: float | None) -> bool:
