@@ -5,6 +5,7 @@ One dataclass a message; its place in `_TYPES` is its number on the wire and nev
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgpack
@@ -15,6 +16,9 @@ from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, Sta
 
 LARGEST_COUNT = 1 << 36
 MOST_MEMBERS = 4096
+LEAST_LINE_MBPS = 0.5
+"""A slower line would make the others wait for it without end."""
+LARGEST_MBPS = 1e6
 HIGHEST_LOSSLESS_LEVEL = 22
 """zstd has no higher one."""
 
@@ -75,6 +79,15 @@ class Line:
     """The same of what it receives."""
     loses: bool
     """Much of what the sender sends to the receiver is lost."""
+
+    def __post_init__(self) -> None:
+        waits = (self.queued_ms, self.up_queued_ms, self.down_queued_ms)
+        if not (0 < self.down_mbps <= LARGEST_MBPS and 0 <= self.spare_mbps <= LARGEST_MBPS):  # false for a NaN
+            raise ValueError("a line that takes nothing, or more than there is")
+        if self.line_mbps != 0 and not LEAST_LINE_MBPS <= self.line_mbps <= LARGEST_MBPS:
+            raise ValueError("a line of an impossible rate")
+        if not all(0 <= ms < math.inf for ms in waits) or not math.isfinite(self.sent_at_ms):
+            raise ValueError("times that are none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ class Capacity:
 
     def __init__(self, first_mbps: float = FIRST_GUESS_MBPS, *, is_fixed: bool = False) -> None:
         """is_fixed: the user said so, measurements do not change it."""
-        self.mbps = first_mbps
+        self.mbps = min(max(first_mbps, LEAST_MBPS), MOST_MBPS)
         self.is_measured = is_fixed
         self._is_fixed = is_fixed
         self._searches = True
