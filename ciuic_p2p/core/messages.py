@@ -22,6 +22,14 @@ LARGEST_MBPS = 1e6
 HIGHEST_LOSSLESS_LEVEL = 22
 """zstd has no higher one."""
 
+BUTTERFLY = "butterfly"
+"""Everyone sends its contribution to a span straight to the owner. So in a star, where one peer owns all."""
+STAR = "star"
+HIERARCHICAL = "hierarchical"
+"""Groups, mostly regions, sum up within before they send to another one."""
+RING = "ring"
+TOPOLOGIES = (BUTTERFLY, STAR, HIERARCHICAL, RING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
@@ -114,6 +122,8 @@ class Span:
     owner: PeerId
     start: int
     stop: int
+    carriers: tuple[int, ...] = ()
+    """In a hierarchy the place of one contributor for each group: it sums up what its group has of the span."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.stop <= LARGEST_COUNT:
@@ -133,6 +143,9 @@ class Plan:
     listeners: tuple[PeerId, ...]
     """They get every result, send nothing, and nobody waits for them."""
     spans: tuple[Span, ...]
+    topology: str = BUTTERFLY
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Places of contributors. Hierarchical: who sums up together. Ring: one group, each sends to the next. Else none."""
     count: int
     parameter_count: int
     """Values from here on are buffers: averaged without loss and without momentum."""
@@ -166,6 +179,25 @@ class Plan:
             edge = span.stop
         if edge != self.count:
             raise ValueError("spans must cover the whole tensor")
+        self._require_ways()
+
+    def _require_ways(self) -> None:
+        """Raises ValueError unless every contributor's values find one way to each owner."""
+        if self.topology not in TOPOLOGIES:
+            raise ValueError("an unknown topology")
+        places = sorted(place for group in self.groups for place in group)
+        if places != (list(range(len(self.contributors))) if self.topology in (HIERARCHICAL, RING) else []):
+            raise ValueError("every contributor must be in one group, where there are groups")
+        if self.topology == RING and len(self.groups) != 1:
+            raise ValueError("a ring is one group")
+        groups = [frozenset(group) for group in self.groups] if self.topology == HIERARCHICAL else []
+        place_of = {peer: place for place, peer in enumerate(self.contributors)}
+        for span in self.spans:
+            if len(span.carriers) != len(groups):
+                raise ValueError("a span needs one carrier for each group of a hierarchy")
+            for carrier, group in zip(span.carriers, groups, strict=True):
+                if carrier not in group or (place_of[span.owner] in group and carrier != place_of[span.owner]):
+                    raise ValueError("a carrier must be of its group, and the owner be its own group's")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
