@@ -196,8 +196,9 @@ def _count_hierarchy(draft: Draft, ground: Ground, count: int) -> Loads:
     loads = Loads(
         up=[count - held + held * near + held - mine + mine * (groups - 1 + listeners) for mine, held, near in sides],
         down=[count - held + held * near + held - mine + mine * (groups - 1) for mine, held, near in sides],
-        encoded=[count + held for _, held, _ in sides],
-        decoded=[count + held * (near + 1) + mine * (groups - 1) for mine, held, near in sides],
+        # A peer alone in its region sums up nothing: its contribution goes on as it is.
+        encoded=[count + (held if near else mine) for mine, held, near in sides],
+        decoded=[count + (held if near else mine) * (near + 1) + mine * (groups - 1) for mine, held, near in sides],
         flows=_flows_in_hierarchy(ground, carried, owned, between),
         depth=2 if any(others) else 1,
         latency_ms=_hierarchy_ms(ground, draft),

@@ -215,7 +215,7 @@ def _explain(chosen: _Candidate, candidates: Sequence[_Candidate]) -> str:
     topology, expected = chosen.draft.topology, chosen.expected
     others = [c for c in candidates if c is not chosen and not c.barred and c.draft.topology != STAR]
     if not others or chosen.predicted_s <= 0:
-        return f"{topology}: there is nothing else to choose"
+        return f"{topology}: there is nothing else to choose; bound by {expected.bound_by}"
     other = min(others, key=lambda candidate: candidate.predicted_s)
     gain = other.predicted_s / chosen.predicted_s
     if gain >= 1:
