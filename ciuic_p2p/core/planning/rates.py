@@ -18,11 +18,9 @@ def count_pair_values(plan: Plan) -> dict[tuple[PeerId, PeerId], int]:
 
     for span, tree in zip(plan.spans, trees_of(plan), strict=True):
         values = span.stop - span.start
-        for peer in plan.contributors:
-            parent = tree.parent_of(peer)
-            if parent is not None:
-                add(peer, parent, values)
-                add(parent, peer, values)
+        for peer, parent in tree.edges():
+            add(peer, parent, values)
+            add(parent, peer, values)
         for listener in plan.listeners:
             add(span.owner, listener, values)
     return moved
