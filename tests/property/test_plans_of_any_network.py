@@ -63,7 +63,7 @@ def cases(draw: Any, codecs: tuple[str, ...] = ("float32", "int4", "onebit")) ->
         encoded_bytes=count * {"float32": 4.0, "int4": 0.515, "onebit": 0.34}[codec],
         codec=codec,
         previous=draw(st.sampled_from(TOPOLOGIES)),
-        correction=Correction({HIERARCHICAL: (rng.uniform(0.2, 5),)}) if draw(st.booleans()) else Correction(),
+        correction=Correction(((HIERARCHICAL, rng.uniform(0.2, 5)),)) if draw(st.booleans()) else Correction(),
     )
     return Case(wanted, network, seed)
 

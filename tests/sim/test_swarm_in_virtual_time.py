@@ -271,7 +271,8 @@ def test_every_round_says_by_which_link_its_codec_was_chosen():
         swarm.run_until(seconds)
         settled(swarm)
         plan, other = plan_of(first), plan_of(second)  # one of them may be an epoch ahead
-        assert (plan.codec, plan.lossless_level, plan.reason) == (other.codec, other.lossless_level, other.reason)
+        assert (plan.codec, plan.lossless_level) == (other.codec, other.lossless_level)
+        assert plan.reason.partition("; ")[0] == other.reason.partition("; ")[0]  # the rest is each leader's experience
         assert f"at {mbps:.0f} Mbit/s from us1 to eu1 " in plan.reason
         chosen.append((plan.codec, plan.lossless_level))
 
@@ -326,7 +327,7 @@ def test_a_run_follows_its_cables_and_learns_how_wrong_the_model_is():
     # Virtual lines carry everything at once: rounds take no longer than their messages.
     assert current.plan.correction < 1
     ratios = peers[0].machine.correction.ratios
-    assert set(ratios) == {"butterfly", "hierarchical"}
-    assert max(ratios["hierarchical"]) < 1
+    assert {topology for topology, _ in ratios} == {"butterfly", "hierarchical"}
+    assert max(ratio for topology, ratio in ratios if topology == "hierarchical") < 1
     # Over wide cables there is nothing to save by a way that is twice as long.
     assert topologies(dict.fromkeys(narrow, 1000.0), 30)[-1] == "butterfly"

@@ -10,7 +10,7 @@ import pytest
 
 from ciuic_p2p.core.codec_choice import SPEEDS
 from ciuic_p2p.core.messages import BUTTERFLY, HIERARCHICAL, RING, STAR, Plan, encode
-from ciuic_p2p.core.planning.correction import LEAST, MOST, Correction
+from ciuic_p2p.core.planning.correction import LEAST, MOST, REMEMBERED, TRUSTED, Correction
 from ciuic_p2p.core.planning.draft import ALIGNMENT_VALUES, cut
 from ciuic_p2p.core.planning.geography import NEAREST_RTT_MS, UNKNOWN_RTT_MS, assume_rtt_ms, place_region
 from ciuic_p2p.core.planning.gossip import GOSSIP, choose_grid, count_rounds_to_mix, gossip_groups
@@ -383,15 +383,28 @@ def test_experience_corrects_what_is_predicted_and_chosen() -> None:
     assert third.topology == BUTTERFLY
 
 
-def test_a_correction_is_the_middle_of_the_newest_rounds_within_bounds() -> None:
+def learned(*rounds: tuple[str, float]) -> Correction:
+    """From (topology, ratio)."""
     correction = Correction()
-    assert correction.factor(BUTTERFLY) == 1.0
-    for took_s in (9.0, 1.0, 1.2, 1.4, 1.1, 1.3):
-        correction = correction.add(BUTTERFLY, 1.0, took_s)
-    assert correction.factor(BUTTERFLY) == pytest.approx(1.2)
-    assert correction.factor(HIERARCHICAL) == pytest.approx(1.2)  # not tried yet: as wrong as the others
-    assert correction.add(STAR, 1.0, 1e-6).factor(STAR) == LEAST
-    assert correction.add(STAR, 0.0, 1.0) == correction.add(STAR, 1.0, 0.0) == correction
+    for topology, ratio in rounds:
+        correction = correction.add(topology, 1.0, ratio)
+    return correction
+
+
+def test_a_correction_is_the_middle_of_the_newest_rounds_within_bounds() -> None:
+    assert learned().factor(BUTTERFLY) == 1.0
+    assert learned(*((BUTTERFLY, ratio) for ratio in (9.0, 1.0, 1.2, 1.4, 1.1, 1.3))).factor(BUTTERFLY) == pytest.approx(1.2)
+    assert learned((STAR, 1e-6)).factor(STAR) == LEAST
+    assert learned((STAR, 1e6)).factor(STAR) == MOST
+    assert learned().add(STAR, 0.0, 1.0) == learned().add(STAR, 1.0, 0.0) == learned()
+
+
+def test_what_was_hardly_tried_is_as_wrong_as_the_others_and_what_is_long_ago_is_forgotten() -> None:
+    flat = ((BUTTERFLY, 1.5),) * 4
+    assert learned(*flat).factor(HIERARCHICAL) == 1.5
+    assert learned(*flat, (HIERARCHICAL, 3.5)).factor(HIERARCHICAL) == 1.5  # a first round over cold paths
+    assert learned(*flat, *((HIERARCHICAL, 3.5),) * TRUSTED).factor(HIERARCHICAL) == 3.5
+    assert learned(*((HIERARCHICAL, 3.5),) * TRUSTED, *((BUTTERFLY, 1.5),) * REMEMBERED).factor(HIERARCHICAL) == 1.5
 
 
 # -- geography ---------------------------------------------------------------------------------------------------------------
