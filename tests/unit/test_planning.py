@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ciuic_p2p.core.codec_choice import SPEEDS
-from ciuic_p2p.core.messages import BUTTERFLY, HIERARCHICAL, RING, STAR, Plan, encode
+from ciuic_p2p.core.messages import BUTTERFLY, HIERARCHICAL, LEAST_LINE_MBPS, RING, STAR, Plan, encode
 from ciuic_p2p.core.planning.correction import LEAST, MOST, REMEMBERED, TRUSTED, Correction
 from ciuic_p2p.core.planning.draft import ALIGNMENT_VALUES, cut
 from ciuic_p2p.core.planning.geography import NEAREST_RTT_MS, UNKNOWN_RTT_MS, assume_rtt_ms, place_region
 from ciuic_p2p.core.planning.gossip import GOSSIP, choose_grid, count_rounds_to_mix, gossip_groups
-from ciuic_p2p.core.planning.network import ALIKE, UNMEASURED_MBPS, Network, survey_ground
+from ciuic_p2p.core.planning.network import ALIKE, LONGEST_MS, UNMEASURED_MBPS, Network, survey_ground
 from ciuic_p2p.core.planning.planner import HYSTERESIS, PATIENCE_FACTOR, Planned, RoundToPlan, plan_round
 from ciuic_p2p.core.planning.ring import order_regions
 from ciuic_p2p.core.planning.simplex import maximise
@@ -177,6 +177,15 @@ def test_patience_is_for_the_predicted_time_the_path_and_its_jitter() -> None:
 def test_a_pairs_values_are_those_of_the_slowest_line() -> None:
     # 4 bytes a value: 32 Mbit/s for three others are a third of a million values a second each.
     assert plan([32.0, 512.0, 512.0, 512.0]).values_per_s == pytest.approx(1e6 / 3)
+
+
+@pytest.mark.parametrize("said", [1e300, -1e300, 1e-300])
+def test_nothing_that_a_member_says_of_its_links_makes_the_others_wait_without_end(said: float) -> None:
+    links = {(a, b): Link(rtt_ms=said, jitter_ms=said, goodput_mbps=said) for a in PEERS for b in PEERS if a != b}
+    planned = plan([None] * 4, links=links)
+    # At the least rate that is taken for one, and with the longest round trips.
+    assert 0 < planned.predicted_s < ENCODED_BYTES * 8e-6 * 1.5 / LEAST_LINE_MBPS + 2 * LONGEST_MS / 1000
+    assert planned.patience_s < PATIENCE_FACTOR * planned.predicted_s + 6 * LONGEST_MS / 1000 + 1
 
 
 def test_over_lines_that_are_no_limit_the_processors_are_one() -> None:
