@@ -304,6 +304,8 @@ class StateOffer:
     epoch: int
     state_hash: StateHash
     manifest: bytes
+    ancestors: tuple[str, ...]
+    """Beginnings of the hashes of the states that led to it, as core/ancestry.py keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
