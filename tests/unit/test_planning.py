@@ -188,6 +188,15 @@ def test_nothing_that_a_member_says_of_its_links_makes_the_others_wait_without_e
     assert planned.patience_s < PATIENCE_FACTOR * planned.predicted_s + 6 * LONGEST_MS / 1000 + 1
 
 
+def test_a_cable_that_is_said_to_carry_nothing_carries_the_least_there_is() -> None:
+    peers, network = ocean_limited()
+    planned = plan_round(
+        of_float32(peers), dataclasses.replace(network, cables_mbps=dict.fromkeys(network.cables_mbps, 1e-300))
+    )
+    # x_g = 1/3: 2/3 of the tensor over each cable.
+    assert planned.transfer_s == pytest.approx(2 / 3 * 400 / LEAST_LINE_MBPS, rel=1e-3)
+
+
 def test_over_lines_that_are_no_limit_the_processors_are_one() -> None:
     planned = plan([1e6] * 2)
     # Two contributions and a result are half the tensor each, contribution and results in all a whole one.

@@ -106,7 +106,7 @@ def survey_ground(network: Network, contributors: Collection[PeerId], listeners:
         lines_mbps=tuple(lines),
         planned_mbps=tuple(_without_noise(lines)),
         cables_mbps={
-            (number[one], number[other]): mbps
+            (number[one], number[other]): _bound_mbps(mbps)
             for (one, other), mbps in sorted(network.cables_mbps.items())
             if one in number and other in number and one != other and mbps > 0
         },
