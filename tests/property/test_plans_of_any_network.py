@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ciuic_p2p.core.messages import HIERARCHICAL, RING, STAR, TOPOLOGIES, Plan, decode, encode
+from ciuic_p2p.core.parts import choose_part_values, cut_parts
 from ciuic_p2p.core.planning import planner
 from ciuic_p2p.core.planning.correction import Correction
 from ciuic_p2p.core.planning.cost import forecast
@@ -139,7 +140,8 @@ def test_every_contributor_has_one_way_to_every_owner(case: Case, topology: str)
                 here, steps = above, steps + 1
                 assert steps < len(plan.contributors)
     assert planned.patience_s >= max(LEAST_PATIENCE_S, planned.predicted_s)
-    assert planned.values_per_s > 0
+    part_values = choose_part_values(plan.count, len(plan.contributors), planned.values_per_s)
+    assert cut_parts(dataclasses.replace(plan, part_values=part_values)) or not plan.count
 
 
 @given(cases(codecs=("float32",)), st.sampled_from(TOPOLOGIES))

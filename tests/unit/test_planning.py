@@ -10,6 +10,7 @@ import pytest
 
 from ciuic_p2p.core.codec_choice import SPEEDS
 from ciuic_p2p.core.messages import BUTTERFLY, HIERARCHICAL, LEAST_LINE_MBPS, RING, STAR, Plan, encode
+from ciuic_p2p.core.parts import choose_part_values
 from ciuic_p2p.core.planning.correction import LEAST, MOST, REMEMBERED, TRUSTED, Correction
 from ciuic_p2p.core.planning.draft import ALIGNMENT_VALUES, cut
 from ciuic_p2p.core.planning.geography import NEAREST_RTT_MS, UNKNOWN_RTT_MS, assume_rtt_ms, place_region
@@ -515,6 +516,7 @@ def test_a_tensor_without_values_has_a_plan_without_spans() -> None:
     assert planned.spans == ()
     assert planned.transfer_s == 0
     as_message(planned, wanted)
+    assert choose_part_values(0, len(peers), planned.values_per_s) > 0
 
 
 def test_shares_are_cut_on_block_borders_and_cover_everything() -> None:
