@@ -8,6 +8,7 @@ three-regions.json 25 s a round instead of 7.5).
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -34,6 +35,9 @@ SURE_WINDOWS = 2
 LIKELY_SHARE = 0.6
 UNLIKELY_WINDOWS = 5
 """With less under way than that share of the capacity, the queue is likely elsewhere; unless it stays."""
+CUT_WINDOWS = 4
+"""Of so many congested ones in a row, at most, a cut takes the mean: acknowledgements that come late, through the queue of the
+other direction, make a single window look a third smaller or larger than it was."""
 HOLD_WINDOWS = 2
 """After a cut: what was on its way is still seen to be queued."""
 GUESS_SHARE = 1.2
@@ -122,29 +126,39 @@ class Capacity:
         self._searches = True
         self._calm_windows = 0
         self._hold_windows = self._full_windows = 0
+        self._carried_mbps: deque[float] = deque(maxlen=CUT_WINDOWS)
+        """In the congested windows in a row up to now."""
 
     def add(self, moved_mbps: float, queued_ms: float, *, loses: bool) -> None:
         """One window in which so much was moved, lay in the queue before the line for so long, and was lost or not."""
         if self._is_fixed:
             return
         is_congested = loses or queued_ms > FULL_MS
-        self._full_windows = self._full_windows + 1 if is_congested else 0
+        self._count_congested(moved_mbps, is_congested=is_congested)
         if self._hold_windows:
             self._hold_windows -= 1
         elif is_congested:
             if not self.is_measured or self._full_windows >= (
                 SURE_WINDOWS if moved_mbps >= LIKELY_SHARE * self.mbps else UNLIKELY_WINDOWS
             ):
-                self._cut(moved_mbps)
+                self._cut(sum(self._carried_mbps) / len(self._carried_mbps))
         elif moved_mbps >= USED_SHARE * self.mbps and queued_ms < CLEAR_MS:
             self._grow(moved_mbps)
 
-    def _cut(self, moved_mbps: float) -> None:
+    def _count_congested(self, moved_mbps: float, *, is_congested: bool) -> None:
+        if not is_congested:
+            self._carried_mbps.clear()
+            self._full_windows = 0
+            return
+        self._carried_mbps.append(moved_mbps)
+        self._full_windows += 1
+
+    def _cut(self, carried_mbps: float) -> None:
         if self.is_measured:
-            self.mbps = max(min(DRAIN_SHARE * moved_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
+            self.mbps = max(min(DRAIN_SHARE * carried_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
             self._searches = False
         else:  # the first guess says nothing; under heavy loss a line carries less than it could: go on searching
-            self.mbps = max(min(GUESS_SHARE * moved_mbps, self.mbps), LEAST_MBPS)
+            self.mbps = max(min(GUESS_SHARE * carried_mbps, self.mbps), LEAST_MBPS)
         self.is_measured, self._calm_windows = True, 0
         self._hold_windows = HOLD_WINDOWS
 

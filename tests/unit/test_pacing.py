@@ -13,6 +13,7 @@ from ciuic_p2p.core.messages import Plan, Span
 from ciuic_p2p.core.pacing import (
     CALM_WINDOWS,
     CLEAR_MS,
+    CUT_WINDOWS,
     DRAIN_SHARE,
     FAR_LANES,
     FAR_MS,
@@ -146,11 +147,24 @@ def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
     after = capacity.mbps
     assert after == DRAIN_SHARE * 20.0
     # when the windows of the queue that was there already follow, then they cut nothing more,
-    congested(capacity, 10.0, HOLD_WINDOWS)
+    congested(capacity, 18.0, HOLD_WINDOWS)
     assert capacity.mbps == after
     # but what is still congested then is so because of the new rate.
-    congested(capacity, after)
-    assert capacity.mbps == pytest.approx(DRAIN_SHARE * after)
+    congested(capacity, 19.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * (20.0 + 2 * 18.0 + 19.0) / CUT_WINDOWS)
+
+
+def test_a_cut_takes_the_mean_of_the_last_congested_windows() -> None:
+    # Given windows whose acknowledgements came late and early, then the line is held for what it carried in all of them,
+    capacity = measured_20_mbps()
+    congested(capacity, 13.0)
+    congested(capacity, 19.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * 16.0)
+    # and for nothing that was moved before the queue was last empty.
+    full_and_clear(capacity)
+    congested(capacity, 13.0)
+    congested(capacity, 14.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * 13.5)
 
 
 def test_after_congestion_it_probes_gently_and_searches_again_when_all_stays_calm() -> None:
