@@ -17,6 +17,7 @@ from ciuic_p2p.core.pacing import (
     DRAIN_SHARE,
     FAR_LANES,
     FAR_MS,
+    FAST_GROWTH,
     FIRST_GUESS_MBPS,
     FULL_MS,
     GUESS_SHARE,
@@ -76,11 +77,19 @@ def test_a_new_capacity_is_a_guess() -> None:
     assert (capacity.mbps, capacity.is_measured) == (FIRST_GUESS_MBPS, False)
 
 
-def test_full_clear_windows_are_a_search() -> None:
+def test_full_clear_windows_are_a_search_that_soon_gets_faster() -> None:
     capacity = Capacity(8.0)
     full_and_clear(capacity, 4)
-    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH**4)
+    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH * FAST_GROWTH**3)
     assert capacity.is_measured
+
+
+def test_a_guess_that_was_cut_is_left_at_the_slower_pace() -> None:
+    capacity = Capacity()
+    congested(capacity, 8.0 / GUESS_SHARE)
+    full_and_clear(capacity, HOLD_WINDOWS)
+    full_and_clear(capacity, 3)
+    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH**3)
 
 
 def test_what_was_moved_was_possible() -> None:
