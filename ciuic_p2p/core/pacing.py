@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import Plan
@@ -214,6 +214,47 @@ def demand_of(plan: Plan, me: PeerId) -> Demand:
         if peer != me and me in owned:
             sent[peer], received_by[peer] = owned[me], plan.count
     return Demand(sent, received_by)
+
+
+class Demands:
+    """What rounds move: each that is open, and of each run the last one that closed, while frames of it wait.
+
+    A round closes when no contributor needs it any more; listeners may still wait for their results.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], Demand] = {}
+        self._rests: dict[str, Demand] = {}
+
+    def open(self, run: str, epoch: int, demand: Demand) -> None:
+        self._open[run, epoch] = demand
+
+    def close(self, run: str, epoch: int) -> bool:
+        """False when it was not open."""
+        demand = self._open.pop((run, epoch), None)
+        if demand is not None:
+            self._rests[run] = demand
+        return demand is not None
+
+    def forget_rests(self, waits_for: Callable[[PeerId], bool]) -> None:
+        """Of those to whom nothing is under way any more."""
+        for run, demand in list(self._rests.items()):
+            if not any(waits_for(peer) for peer in demand.sent):
+                self._rests.pop(run, None)
+
+    def now(self, waiting: Collection[PeerId]) -> list[Demand]:
+        """Towards `waiting` only: what others leave of the line up is for these.
+
+        No rest of a run that has an open round: its frames go with those of that round.
+        """
+        opened = list(self._open.items())
+        busy_runs = {run for (run, _), _ in opened}
+        rests = [demand for run, demand in list(self._rests.items()) if run not in busy_runs]
+        return [_among(demand, waiting) for demand in (*(demand for _, demand in opened), *rests)]
+
+
+def _among(demand: Demand, peers: Collection[PeerId]) -> Demand:
+    return Demand({peer: values for peer, values in demand.sent.items() if peer in peers}, demand.received_by)
 
 
 def lanes_for(mbps: float, rtt_ms: float) -> int:

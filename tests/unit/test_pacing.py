@@ -39,6 +39,7 @@ from ciuic_p2p.core.pacing import (
     Capacity,
     DelayMeter,
     Demand,
+    Demands,
     FlowWindow,
     common_queue_ms,
     demand_of,
@@ -408,6 +409,36 @@ def test_all_that_is_sent_to_a_peer_is_what_it_receives(plan: Plan) -> None:
 
 def test_a_stranger_to_the_plan_sends_nothing() -> None:
     assert not any(demand_of(make_plan([10, 20]), PeerId("stranger")).sent.values())
+
+
+def test_what_a_closed_round_has_left_to_send_is_demanded_until_it_was_sent() -> None:
+    # Given an owner whose round closed while a listener waits for its results,
+    owner, listener = PeerId("owner"), PeerId("listener")
+    demand = Demand({listener: 1000, owner: 10}, {listener: 1000, owner: 10})
+    demands = Demands()
+    demands.open("run", 3, demand)
+    assert demands.close("run", 3)
+    # then that is demanded still, towards those who wait,
+    assert demands.now({listener}) == [Demand({listener: 1000}, demand.received_by)]
+    demands.forget_rests(lambda peer: peer == listener)
+    assert demands.now({listener}) != []
+    # and no more when it was sent.
+    demands.forget_rests(lambda _peer: False)
+    assert demands.now({listener}) == []
+    assert not demands.close("run", 3)
+
+
+def test_an_open_round_stands_for_what_is_left_of_the_one_before() -> None:
+    other = PeerId("other")
+    before, after, elsewhere = (Demand({other: values}, {other: 1000}) for values in (1, 2, 3))
+    demands = Demands()
+    demands.open("run", 3, before)
+    demands.open("elsewhere", 1, elsewhere)
+    demands.close("run", 3)
+    demands.open("run", 4, after)
+    assert demands.now({other}) == [elsewhere, after]
+    demands.close("run", 4)
+    assert demands.now({other}) == [elsewhere, after]
 
 
 lines_mbps = st.floats(-1, 4).map(lambda exponent: 10.0**exponent)
