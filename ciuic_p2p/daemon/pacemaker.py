@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -19,7 +19,7 @@ from ciuic_p2p.core.pacing import (
     LEAST_MBPS,
     Capacity,
     DelayMeter,
-    Demand,
+    Demands,
     FlowWindow,
     common_queue_ms,
     demand_of,
@@ -45,7 +45,7 @@ NEAR_MS = 2.0
 FETCH_SHARE = 0.25
 """Of the line up, for newcomers that take the state while a round is under way."""
 IDLE_SHARE = 0.5
-"""Of the slower line, for what no plan foresaw: probes, a round's rest."""
+"""Of the slower line, for what no plan foresaw, such as probes."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Pacemaker:
         self._up, self._down = up, down
         self._loop = asyncio.get_running_loop()
         self._flows: dict[PeerId, _Flow] = {}
-        self._demands: dict[tuple[str, int], Demand] = {}
+        self._demands = Demands()
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
@@ -104,11 +104,11 @@ class Pacemaker:
     # -- what is to be sent: from any thread ---------------------------------------------------------------------------
 
     def round_opened(self, plan: Plan, me: PeerId) -> None:
-        self._demands[plan.run, plan.epoch] = demand_of(plan, me)
+        self._demands.open(plan.run, plan.epoch, demand_of(plan, me))
         self._apply_soon()
 
     def round_closed(self, run: str, epoch: int) -> None:
-        if self._demands.pop((run, epoch), None) is not None:
+        if self._demands.close(run, epoch):
             self._apply_soon()
 
     def state_asked(self, peer: PeerId, donors: int) -> None:
@@ -170,6 +170,7 @@ class Pacemaker:
             self._tell(peer, loses=window.loses)
         for peer in [peer for peer in self._fetches if not self._sessions.waits_for(peer)]:
             del self._fetches[peer]
+        self._demands.forget_rests(self._sessions.waits_for)
         self._apply()
 
     def _read(self, peer: PeerId, seconds: float) -> FlowWindow:
@@ -255,9 +256,8 @@ class Pacemaker:
         fetching = {peer: donors for peer, donors in self._fetches.items() if peer in connected}
         rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
         waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
-        demands = [_among(demand, waiting) for demand in list(self._demands.values())]
         for_rounds = self._up.mbps * (1 - FETCH_SHARE) if fetching else self._up.mbps
-        rates = pair_rates(demands, for_rounds, downs, rooms)
+        rates = pair_rates(self._demands.now(waiting), for_rounds, downs, rooms)
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
@@ -269,8 +269,3 @@ class Pacemaker:
             mbps = rates.get(peer, IDLE_SHARE * min(self._up.mbps, downs[peer]))
             self._sessions.pace(peer, mbps)
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
-
-
-def _among(demand: Demand, peers: Collection[PeerId]) -> Demand:
-    """What others leave of the line up is for these: those who have been sent everything need nothing."""
-    return Demand({peer: values for peer, values in demand.sent.items() if peer in peers}, demand.received_by)
