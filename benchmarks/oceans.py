@@ -1,7 +1,7 @@
 """Figures over narrow cables between regions: the planner's topology beside a flat one, gloo, and what the cables allow.
 
-The rows that begin with `source` are those of the source documents' table, which compares a plain TCP all-reduce with compressed
-links and with the best topology: effective throughput, so seconds for the same tensor. gloo stands for plain TCP.
+The rows that begin with `source` are those of the source documents' table, which compares a plain TCP all-reduce with
+compressed links and with the best topology: effective throughput, so seconds for the same tensor. gloo stands for plain TCP.
 """
 
 from __future__ import annotations
