@@ -56,15 +56,16 @@ class Cables:
         """What others are told."""
         return tuple(Way(region=region, mbps=share.mbps) for region, share in sorted(self._shares.items()))
 
-    def limited(self, rates_mbps: Mapping[PeerId, float], region_of: Callable[[PeerId], str]) -> dict[PeerId, float]:
-        """The rates such that those to one region are together no more than this peer's share of the cable."""
+    def limits(self, sent: Mapping[PeerId, float], region_of: Callable[[PeerId], str]) -> dict[PeerId, float]:
+        """Mbit/s to each peer behind a cable: this peer's share of it, divided in proportion to what each is sent."""
         to_region: dict[str, float] = {}
-        for peer, mbps in rates_mbps.items():
-            to_region[region_of(peer)] = to_region.get(region_of(peer), 0.0) + mbps
-        factor = {
-            region: min(1.0, self._shares[region].mbps / mbps) for region, mbps in to_region.items() if region in self._shares
+        for peer, amount in sent.items():
+            to_region[region_of(peer)] = to_region.get(region_of(peer), 0.0) + amount
+        return {
+            peer: max(self._shares[region].mbps * amount / to_region[region], LEAST_MBPS)
+            for peer, amount in sent.items()
+            if (region := region_of(peer)) in self._shares and amount > 0
         }
-        return {peer: max(mbps * factor.get(region_of(peer), 1.0), LEAST_MBPS) for peer, mbps in rates_mbps.items()}
 
 
 def sum_of_shares(ways: Mapping[PeerId, Iterable[Way]], region_of: Callable[[PeerId], str]) -> dict[tuple[str, str], float]:

@@ -268,12 +268,18 @@ def lanes_for(mbps: float, rtt_ms: float) -> int:
 
 
 def pair_rates(
-    demands: list[Demand], up_mbps: float, down_mbps: Mapping[PeerId, float], room_mbps: Mapping[PeerId, float]
+    demands: list[Demand],
+    up_mbps: float,
+    down_mbps: Mapping[PeerId, float],
+    room_mbps: Mapping[PeerId, float],
+    crossing_mbps: Callable[[Mapping[PeerId, int]], Mapping[PeerId, float]] = lambda _sent: {},
 ) -> dict[PeerId, float]:
     """Mbit/s from this peer to each one that it sends to: its share of the line up, and of their line down.
 
     down_mbps: of their lines. room_mbps: what they could take from this peer now, for others do not use their shares.
-    All of a round's transfers then end together, which is the quickest when the spans follow the capacities.
+    crossing_mbps: what is sent to each → what the cables on the way leave for it, where they are a limit.
+    All of a round's transfers then end together, which is the quickest when the spans follow the capacities. What one cannot
+    use of its share of the line up, because their line or a cable is narrower, is the others'.
     """
     sent: dict[PeerId, int] = {}
     received_by: dict[PeerId, int] = {}
@@ -281,10 +287,25 @@ def pair_rates(
         for peer, values in demand.sent.items():
             sent[peer] = sent.get(peer, 0) + values
             received_by[peer] = received_by.get(peer, 0) + demand.received_by[peer]
-    in_all = sum(sent.values())
-    rates = {}
-    for peer, values in sent.items():
-        if values > 0:
-            of_mine, of_theirs = up_mbps * values / in_all, max(down_mbps[peer] * values / received_by[peer], room_mbps[peer])
-            rates[peer] = max(min(of_mine, of_theirs), LEAST_MBPS)
-    return rates
+    sent = {peer: values for peer, values in sent.items() if values > 0}
+    crossing = crossing_mbps(sent)
+    most_mbps = {
+        peer: min(max(down_mbps[peer] * values / received_by[peer], room_mbps[peer]), crossing.get(peer, math.inf))
+        for peer, values in sent.items()
+    }
+    return {peer: max(mbps, LEAST_MBPS) for peer, mbps in _share_out(up_mbps, sent, most_mbps).items()}
+
+
+def _share_out(mbps: float, weights: Mapping[PeerId, int], most_mbps: Mapping[PeerId, float]) -> dict[PeerId, float]:
+    """In proportion to the weights, to none more than its most: what that leaves is for the others."""
+    shares: dict[PeerId, float] = {}
+    open_weights = dict(weights)
+    while open_weights:
+        level = max(mbps - sum(shares.values()), 0.0) / sum(open_weights.values())
+        full = [peer for peer, weight in open_weights.items() if most_mbps[peer] <= level * weight]
+        if not full:
+            return shares | {peer: level * weight for peer, weight in open_weights.items()}
+        for peer in full:
+            shares[peer] = most_mbps[peer]
+            del open_weights[peer]
+    return shares

@@ -257,11 +257,14 @@ class Pacemaker:
         rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
         waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
         for_rounds = self._up.mbps * (1 - FETCH_SHARE) if fetching else self._up.mbps
-        rates = pair_rates(self._demands.now(waiting), for_rounds, downs, rooms)
+        demands = self._demands.now({peer for peer in waiting if not self._is_near(peer)})
+        rates = pair_rates(demands, for_rounds, downs, rooms, lambda sent: self._cables.limits(sent, self._region_of))
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
-        rates = self._cables.limited(rates, self._region_of)
+        if fetching:
+            limits = self._cables.limits(rates, self._region_of)
+            rates = {peer: min(mbps, limits.get(peer, mbps)) for peer, mbps in rates.items()}
         for peer in connected:
             if self._is_near(peer):
                 self._sessions.pace(peer, None)

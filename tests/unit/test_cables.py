@@ -37,7 +37,8 @@ class SharedCable:
         return [self._pass_window() for _ in range(windows)]
 
     def _pass_window(self) -> float:
-        wanted = [sum(cables.limited({EU0: 150.0, EU1: 150.0}, region_of).values()) for cables in self.senders]
+        most = [cables.limits({EU0: 1, EU1: 1}, region_of) for cables in self.senders]
+        wanted = [min(limits.get(EU0, 250.0), 250.0) + min(limits.get(EU1, 250.0), 250.0) for limits in most]
         offered_mbit = self.queued_mbit + sum(wanted) * WINDOW_S
         moved_mbit = min(offered_mbit, self.mbps * WINDOW_S)
         self.queued_mbit = min(offered_mbit - moved_mbit, 0.2 * self.mbps)
@@ -68,7 +69,7 @@ def test_a_cable_that_has_room_again_is_no_limit_any_more():
     cable.mbps = 10_000.0
     cable.pass_windows(200)
     assert cable.senders[0].ways() == ()
-    assert cable.senders[0].limited({EU0: 800.0}, region_of) == {EU0: 800.0}
+    assert cable.senders[0].limits({EU0: 1}, region_of) == {}
 
 
 def test_a_short_disturbance_makes_no_cable():
@@ -87,12 +88,11 @@ def test_one_full_receiver_is_no_full_cable():
     assert cables.ways() == ()
 
 
-def test_only_what_crosses_the_cable_is_slowed_in_proportion():
+def test_only_what_crosses_the_cable_is_limited_in_proportion():
     cables = Cables()
     for _ in range(SURE_WINDOWS):
         cables.judge("eu", [crossing(60.0, 300.0)], LINE_MBPS)
-    rates = cables.limited({EU0: 90.0, EU1: 30.0, US1: 500.0}, region_of)
-    assert rates == pytest.approx({EU0: 45.0, EU1: 15.0, US1: 500.0})
+    assert cables.limits({EU0: 9000, EU1: 3000, US1: 50_000}, region_of) == pytest.approx({EU0: 45.0, EU1: 15.0})
 
 
 def test_shares_of_one_region_add_up_and_nonsense_is_left_out():

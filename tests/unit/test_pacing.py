@@ -42,6 +42,7 @@ from ciuic_p2p.core.pacing import (
     Demand,
     Demands,
     FlowWindow,
+    _share_out,
     common_queue_ms,
     demand_of,
     lanes_for,
@@ -539,3 +540,26 @@ def test_lanes_are_few_when_near_and_as_many_as_the_path_holds_when_far() -> Non
 @given(st.floats(0, MOST_MBPS), st.floats(0, 1000), st.floats(1, 10))
 def test_a_quicker_path_never_gets_fewer_lanes(mbps: float, rtt_ms: float, factor: float) -> None:
     assert NEAR_LANES <= lanes_for(mbps, rtt_ms) <= lanes_for(factor * mbps, rtt_ms) <= MOST_LANES
+
+
+def test_what_a_narrow_way_leaves_of_the_line_is_for_the_others() -> None:
+    plan = make_plan([100, 100, 100, 100])
+    me, behind_cable, slow, free = plan.contributors
+    down = {behind_cable: 1000.0, slow: 9.0, free: 1000.0}
+    rates = pair_rates([demand_of(plan, me)], 90.0, down, dict.fromkeys(down, 0.0), lambda _sent: {behind_cable: 5.0})
+    # Each would get 30 of the line up; the slow one takes a third of its 9 down.
+    assert rates == pytest.approx({behind_cable: 5.0, slow: 3.0, free: 82.0})
+
+
+@given(
+    weights=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=8),
+    most=st.lists(st.floats(0.01, 1e4), min_size=8, max_size=8),
+    mbps=st.floats(0.01, 1e4),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_line_is_shared_out_whole_but_for_what_nobody_can_take(weights: list[int], most: list[float], mbps: float) -> None:
+    peers = [PeerId(str(number)) for number in range(len(weights))]
+    limits = dict(zip(peers, most, strict=False))
+    shares = _share_out(mbps, dict(zip(peers, weights, strict=True)), limits)
+    assert sum(shares.values()) == pytest.approx(min(mbps, sum(limits.values())))
+    assert all(shares[peer] <= limits[peer] * 1.0001 for peer in peers)
