@@ -151,6 +151,10 @@ class Capacity:
         elif moved_mbps >= USED_SHARE * self.mbps and queued_ms < CLEAR_MS:
             self._grow(moved_mbps)
 
+    def settle_at(self, mbps: float) -> None:
+        """Others who share the line and this peer agreed who gets what of it."""
+        self.mbps = min(max(mbps, LEAST_MBPS), MOST_MBPS)
+
     def _count_congested(self, moved_mbps: float, *, is_congested: bool) -> None:
         if not is_congested:
             self._carried_mbps.clear()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ciuic_p2p.core.cables import Cables, CrossingFlow, is_region, sum_of_shares
+from ciuic_p2p.core.cables import Cables, CrossingFlow, Crossings, crossings_of, is_region, sum_of_shares
 from ciuic_p2p.core.messages import Line, Plan, Way, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
@@ -95,6 +95,8 @@ class Pacemaker:
         self._loop = asyncio.get_running_loop()
         self._flows: dict[PeerId, _Flow] = {}
         self._demands = Demands()
+        self._crossings: dict[str, Crossings] = {}
+        """Of each run's newest round."""
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
@@ -104,6 +106,7 @@ class Pacemaker:
     # -- what is to be sent: from any thread ---------------------------------------------------------------------------
 
     def round_opened(self, plan: Plan, me: PeerId) -> None:
+        self._crossings[plan.run] = crossings_of(plan, self._region_of(me), self._region_of)
         self._demands.open(plan.run, plan.epoch, demand_of(plan, me))
         self._apply_soon()
 
@@ -186,22 +189,25 @@ class Pacemaker:
         )
 
     def _judge_up(self, sending: Mapping[PeerId, FlowWindow]) -> None:
-        flows = [self._flows[peer] for peer in sending]
+        behind_cables = {way.region for way in self._cables.ways()}
+        flows = [self._flows[peer] for peer in sending if self._region_of(peer) not in behind_cables]  # others wait there
         self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
         alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
-        if flows:
+        if sending:
             moved_mbps = total_sent_mbps(sending.values())
-            loses = most([window.loses for window in sending.values()])
+            loses = bool(flows) and most([window.loses for window in sending.values()])
             self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
     def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
-        flows = [self._flows[peer] for peer in receiving]
+        here = self._region_of(self._me)
+        all_flows = [self._flows[peer] for peer in receiving]
+        flows = [flow for flow in all_flows if all(way.region != here for way in flow.ways)]
         self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
         moved_mbps = sum(window.received_mbps for window in receiving.values())
-        if flows:
+        if receiving:
             loses = len(flows) > 1 and most([flow.loses for flow in flows])
             self._down.add(moved_mbps, self._down_queued_ms, loses=loses)
-        self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(flows), 1)
+        self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(receiving), 1)
 
     def _judge_cables(self, sending: Mapping[PeerId, FlowWindow]) -> None:
         here, crossing = self._region_of(self._me), dict[str, list[CrossingFlow]]()
@@ -212,6 +218,12 @@ class Pacemaker:
                 crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
         for region, flows in crossing.items():
             self._cables.judge(region, flows, self._up.mbps)
+        for crossings in list(self._crossings.values()):
+            for region, sent in crossings.items():
+                self._cables.settle(region, sent, self._told_of(region), self._me)
+
+    def _told_of(self, region: str) -> dict[PeerId, float]:
+        return {peer: way.mbps for peer, flow in self._flows.items() for way in flow.ways if way.region == region}
 
     def _tell(self, peer: PeerId, *, loses: bool) -> None:
         line = Line(
