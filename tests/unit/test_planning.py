@@ -577,3 +577,14 @@ def test_an_impossible_wish_is_not_insisted_on():
     planned = plan_round(dataclasses.replace(of_float32(peers), codec="int4", wanted=RING), network)
     assert planned.topology != RING
     assert "asked for" not in planned.reason
+
+
+def test_lines_that_are_no_limit_need_not_be_alike_to_carry_alike() -> None:
+    # Over narrow cables lines of 280 and 600 Mbit/s have plenty to spare: each carries half, in as few flows as can be.
+    peers, network = ocean_limited()
+    lines = {peer: 280.0 if place % 2 else 600.0 for place, peer in enumerate(sorted(peers))}
+    planned = plan_round(of_float32(peers), dataclasses.replace(network, lines_mbps=lines))
+    assert planned.topology == HIERARCHICAL
+    assert len(planned.spans) == 4  # of two regions that own, one for each carrier
+    flows = {(carrier, span.owner) for span in planned.spans for carrier in span.carriers if peers[carrier] != span.owner}
+    assert len(flows) == 8  # of each owner with one carrier of each other region

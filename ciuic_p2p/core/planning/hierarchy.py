@@ -31,6 +31,8 @@ FINE_SPANS = 64
 TIME_COST = 1e-9
 """Of the whole tensor's share in the objective: the least that keeps the time from being longer than it must."""
 SLACK = 1 + 1e-9
+EVEN_ROOM = 1.0
+"""Of what a carrier would have to carry if all carried alike: with so much left, unlike lines are as good as alike ones."""
 LEAST_SHARE = 1e-3
 """Of a region; less is not worth the spans."""
 
@@ -56,9 +58,15 @@ class Region:
         """Tensors that its carriers send whoever owns what: own contributions, and results to each other member."""
         return len(self.carriers) + len(self.members) - 1
 
-    def budgets(self, seconds: float) -> list[float]:
-        """What each carrier's line has left after its own contribution and results, in tensors."""
-        return [max(seconds * rate - 1, 1e-12) for rate in self.rates]
+    def budgets(self, seconds: float, owned: float) -> list[float]:
+        """What each carrier's line has left after its own contribution and results, in tensors; alike where each has enough.
+
+        owned: what the region has to carry beside that for what it owns. Even carriers have the fewest flows, and over cables
+        all of them end at once.
+        """
+        left = [max(seconds * rate - 1, 1e-12) for rate in self.rates]
+        even = (len(self.members) - 1 + owned) / len(self.carriers)
+        return [even] * len(left) if even > 0 and min(left) >= EVEN_ROOM * even else left
 
 
 def draft_hierarchy(ground: Ground, count: int, encoded_bytes: float) -> Draft | None:
@@ -148,7 +156,7 @@ def _even_out(regions: Sequence[Region], rows: Sequence[Sequence[float]], limits
 
 def _assign(ground: Ground, count: int, regions: Sequence[Region], shares: Sequence[float], seconds: float) -> Draft:
     owning = len(regions) - 2 + ground.listener_count
-    pieces = _count_pieces(regions, shares, seconds)
+    pieces = _count_pieces(regions, shares, owning, seconds)
     sizes = [share / pieces for share in shares for _ in range(pieces)]
     columns = [_share_out(region, place, shares, pieces, owning, seconds) for place, region in enumerate(regions)]
     carriers = list(zip(*columns, strict=True))
@@ -160,11 +168,12 @@ def _assign(ground: Ground, count: int, regions: Sequence[Region], shares: Seque
     return Draft(HIERARCHICAL, found, tuple(region.members for region in regions))
 
 
-def _count_pieces(regions: Sequence[Region], shares: Sequence[float], seconds: float) -> int:
+def _count_pieces(regions: Sequence[Region], shares: Sequence[float], owning: int, seconds: float) -> int:
     """Of each region's share: as many as the largest region has carriers, more where these would be unlike in load."""
     sizes = [len(region.carriers) for region in regions]
     largest, owners = max(sizes), sum(share > 0 for share in shares)
-    are_alike = all(max(b := region.budgets(seconds)) <= 1.01 * min(b) for region in regions)
+    budgets = [region.budgets(seconds, owning * share) for region, share in zip(regions, shares, strict=True)]
+    are_alike = all(max(each) <= 1.01 * min(each) for each in budgets)
     finer = 1
     if not are_alike or any(largest % size for size in sizes):
         finer = min(max(FINE_SPANS // (owners * largest), LEAST_FINER), MOST_FINER)
@@ -173,7 +182,7 @@ def _count_pieces(regions: Sequence[Region], shares: Sequence[float], seconds: f
 
 def _share_out(region: Region, place: int, shares: Sequence[float], pieces: int, owning: int, seconds: float) -> list[int]:
     """The region's carrier for each piece of each region's share: always the one that then is least in demand."""
-    budgets = region.budgets(seconds)
+    budgets = region.budgets(seconds, owning * shares[place])
     loads = [0.0] * len(budgets)
     found: list[list[int]] = [[] for _ in shares]
     own_first = sorted(range(len(shares)), key=lambda other: (other != place, other))
