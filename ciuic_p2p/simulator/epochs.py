@@ -39,7 +39,7 @@ from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import order_of_succession
 from ciuic_p2p.errors import RoundFailed
 from ciuic_p2p.simulator.agenda import Agenda
-from ciuic_p2p.simulator.network import SharedNetwork
+from ciuic_p2p.simulator.carrier import Carrier
 from ciuic_p2p.simulator.planning import Model
 from ciuic_p2p.simulator.sharing import Floats
 from ciuic_p2p.simulator.world import World
@@ -96,7 +96,8 @@ class Epochs:
     def __init__(self, world: World, model: Model, planner: Planner) -> None:
         self._world, self._model, self._planner = world, model, planner
         self._agenda = Agenda()
-        self._network: SharedNetwork[Callable[[], None]] = SharedNetwork(world)
+        self._carrier = Carrier(world, self._agenda)
+        self._network = self._carrier.network
         self._numbers = {peer: number for number, peer in enumerate(world.peers)}
         self._peers: list[_Peer] = []
         self._sizes: list[tuple[int, int]] = []
@@ -112,9 +113,9 @@ class Epochs:
         plan = self._planner(self._world, self._model, epoch)
         self._open(plan)
         while self._unfinished:
-            self._step()
+            self._agenda.do_next()
         ended_s = max(peer.finished_s for peer in self._peers)
-        self._run_until(self._heard_s(order_of_succession(plan.run, epoch + 1, self._world.peers)[0]))
+        self._agenda.run_until(self._heard_s(order_of_succession(plan.run, epoch + 1, self._world.peers)[0]))
         return EpochReport(
             epoch=epoch,
             topology=plan.topology,
@@ -147,27 +148,6 @@ class Epochs:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _step(self) -> None:
-        """On to the next moment at which anything happens."""
-        due_s, network_s = self._agenda.next_s(), self._network.next_s()
-        if network_s is not None and (due_s is None or network_s <= due_s):
-            self._move_frames(network_s)
-        else:
-            self._agenda.do_next()
-
-    def _run_until(self, seconds: float) -> None:
-        while (due_s := self._network.next_s()) is not None and due_s <= seconds:
-            self._agenda.run_until(due_s)
-            self._move_frames(due_s)
-        self._agenda.run_until(seconds)
-
-    def _move_frames(self, now: float) -> None:
-        arriving: dict[float, list[Callable[[], None]]] = {}
-        for arrives_s, act in self._network.advance(now):
-            arriving.setdefault(arrives_s, []).append(act)
-        for arrives_s, acts in arriving.items():
-            self._agenda.at(arrives_s, partial(_do_all, acts))
-
     def _watch(self, peer: _Peer, current: Round) -> None:
         """Looks at the machine's deadline when it has come, and once a patience, for it may have got one."""
         if peer.round is not current or current.finished:
@@ -184,16 +164,13 @@ class Epochs:
 
     def _tell(self, sender: _Peer, to: Iterable[PeerId], message: Message) -> None:
         size_bytes, name = len(encode(message)), self._world.peers[sender.number]
-        delays = self._world.delay_s[sender.number]
-        arriving: dict[float, list[Callable[[], None]]] = {}
-        for target in map(self._numbers.__getitem__, to):
-            hear = partial(self._hear, self._peers[target], name, message)
-            if size_bytes > SMALL_BYTES:
-                self._network.send(sender.number, target, size_bytes, hear, self._agenda.now)
-            else:
-                arriving.setdefault(float(delays[target]), []).append(hear)
-        for delay_s, acts in arriving.items():
-            self._agenda.after(delay_s, partial(_do_all, acts))
+        targets = [self._numbers[peer] for peer in to]
+        arrivals = [(target, partial(self._hear, self._peers[target], name, message)) for target in targets]
+        if size_bytes <= SMALL_BYTES:
+            self._carrier.hurry_to(sender.number, arrivals)
+            return
+        for target, arrive in arrivals:
+            self._carrier.carry(sender.number, target, size_bytes, arrive)
 
     def _hear(self, peer: _Peer, sender: PeerId, message: Message) -> None:
         if isinstance(message, Plan):
@@ -226,7 +203,7 @@ class Epochs:
         self._frames += 1
         target = self._numbers[to]
         arrive = partial(come, self._peers[target], self._world.peers[peer.number])
-        self._network.send(peer.number, target, size_bytes, arrive, self._agenda.now)
+        self._carrier.carry(peer.number, target, size_bytes, arrive)
 
     def _contribution_came(self, part: int, term: int, count: int, peer: _Peer, sender: PeerId) -> None:
         """count: of contributions in it."""
@@ -278,8 +255,3 @@ class Epochs:
         count = peer.sums.pop(part)
         assert self._results.setdefault(part, count) == count, "a part has two results"
         self._feed(peer, PartPublished(part=part))
-
-
-def _do_all(acts: Iterable[Callable[[], None]]) -> None:
-    for act in acts:
-        act()

@@ -21,7 +21,7 @@ def fair_rates(
     weights: Floats,  # [flows], > 0
     capacities: Floats,  # [capacities], > 0; infinite where nothing is limited
 ) -> Floats:  # [flows], in the unit of the capacities
-    """No capacity is overfilled by more than a rounding error; each flow crosses one that is full (to ALIKE), or only infinite ones."""
+    """No capacity is overfilled by more than rounding; each flow crosses one that is full (to ALIKE), or only infinite ones."""
     rates = np.zeros(len(routes))
     growing = np.arange(len(routes))
     left = capacities.astype(np.float64)
