@@ -51,10 +51,12 @@ class ContributionReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartAccumulated:
-    """A contribution to a part that this peer owns was added to the sum."""
+    """A contribution, or what its sender had added up of several, was added to the sum of a part."""
 
     sender: PeerId
     part: int
+    term: int
+    """Under which it was accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class PartRefused:
 
     sender: PeerId
     part: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPart:
-    """Send the local contribution to `part` to its owner."""
+    """Send the local contribution to `part` on its way to the owner."""
 
     epoch: int
     part: int
@@ -184,10 +187,21 @@ class SendPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulateOwn:
-    """Add the local contribution to a part that this peer owns, then report PartAccumulated."""
+    """Add the local contribution to a part that this peer adds up, then report PartAccumulated."""
 
     epoch: int
     part: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPart:
+    """Send the mean of what was added under this term, with the samples of all of it, on the way to the part's owner."""
+
+    epoch: int
+    part: int
+    to: PeerId
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +210,7 @@ class PublishPart:
 
     epoch: int
     part: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +244,7 @@ class LeaveRound:
     reason: str
 
 
-RoundAction = SendMessage | SendPart | AccumulateOwn | PublishPart | SendResult | FinishRound | LeaveRound
+RoundAction = SendMessage | SendPart | AccumulateOwn | ForwardPart | PublishPart | SendResult | FinishRound | LeaveRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

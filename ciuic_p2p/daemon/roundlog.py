@@ -117,7 +117,7 @@ def _describe(entry: RoundEntry, name_of: dict[PeerId, str]) -> dict[str, Any]:
         "members": [name(peer) for peer, _ in entry.contributors],
         "samples": {name(peer): samples for peer, samples in entry.contributors},
         "leader": name(plan.contributors[0]),
-        "plan": f"butterfly of {len(plan.contributors)}, {len(plan.listeners)} listening",
+        "plan": f"{plan.topology} of {len(plan.contributors)}, {len(plan.listeners)} listening",
         "codec": plan.codec,
         "reason": plan.reason,
         "began_at": round(_wall_clock_s(entry.counted_from_s), 4),

@@ -47,6 +47,7 @@ from ciuic_p2p.errors import (
 )
 from ciuic_p2p.local.protocol import Advanced, Attached
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
+from ciuic_p2p.tensors.codecs.registry import reply_codec
 from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
 from ciuic_p2p.tensors.state import piece_bytes
 from ciuic_p2p.terms import PeerId
@@ -278,13 +279,13 @@ class RunHost:
         if values is None:
             return
         try:
-            if header.codec != values.codec_of(header.part).code or not 0 < header.samples <= LARGEST_SAMPLES:
+            if not values.may_come_under(header.part, header.codec) or not 0 < header.samples <= LARGEST_SAMPLES:
                 raise MalformedPayload(sender, "a contribution under another codec than planned, or of no weight")
-            values.add(header.part, payload, header.codec, header.samples, packed=header.packed)
+            values.add(header.part, payload, header.codec, header.samples, header.term, packed=header.packed)
         except RemoteError:
-            self._handle_in_round(header.epoch, e.PartRefused(sender=sender, part=header.part))
+            self._handle_in_round(header.epoch, e.PartRefused(sender=sender, part=header.part, term=header.term))
             raise
-        self._handle_in_round(header.epoch, e.PartAccumulated(sender=sender, part=header.part))
+        self._handle_in_round(header.epoch, e.PartAccumulated(sender=sender, part=header.part, term=header.term))
 
     def _take_result(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
         values = self._accepted(header, lambda r: r.judge_result(sender, header.part, header.term))
@@ -340,6 +341,8 @@ class RunHost:
                 self._send(to, message)
             case e.SendPart():
                 self._send_part(action)
+            case e.ForwardPart():
+                self._forward_part(action)
             case e.SendResult():
                 self._send_result(action)
             case e.OpenRound(epoch=epoch):
@@ -416,6 +419,24 @@ class RunHost:
         with contextlib.suppress(PeerUnreachable):
             self._around.transport.send_frames(action.to, [frame])
 
+    def _forward_part(self, action: e.ForwardPart) -> None:
+        values, epoch = self._values.get(action.epoch), action.epoch
+        samples = values.weight_under(action.part, action.term) if values is not None else 0
+        if values is None or samples == 0:
+            return
+        codec = reply_codec(values.codec_of(action.part))
+        header = self._header(FrameKind.CONTRIBUTION, action.epoch, action.part, action.term)
+
+        def make_payload() -> memoryview | None:
+            payload = values.partial_payload(action.part, action.term)
+            if payload is not None:
+                self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
+            return payload
+
+        frame = OutgoingFrame(replace(header, codec=codec.code, packed=values.packing.is_wanted, samples=samples), make_payload)
+        with contextlib.suppress(PeerUnreachable):
+            self._around.transport.send_frames(action.to, [frame])
+
     def _send_result(self, action: e.SendResult) -> None:
         values, epoch = self._values.get(action.epoch), action.epoch
         if values is None:
@@ -467,13 +488,14 @@ class RunHost:
         with self._changed:
             values, samples = self._own_values(action.epoch), self._own_samples(action.epoch)
         if values is not None:
-            values.add_own(action.part, samples)
-            self._handle_in_round(action.epoch, e.PartAccumulated(sender=self._around.me, part=action.part))
+            values.add_own(action.part, samples, action.term)
+            done = e.PartAccumulated(sender=self._around.me, part=action.part, term=action.term)
+            self._handle_in_round(action.epoch, done)
 
     def _publish(self, action: e.PublishPart) -> None:
         values = self._values.get(action.epoch)
         if values is not None:
-            values.publish(action.part)
+            values.publish(action.part, action.term)
             self._handle_in_round(action.epoch, e.PartPublished(part=action.part))
 
     def _finish(self, action: e.FinishRound) -> None:

@@ -18,6 +18,7 @@ from ciuic_p2p.core.events import (
     AccumulateOwn,
     ContributionReady,
     FinishRound,
+    ForwardPart,
     LeaveRound,
     MessageReceived,
     PartAccumulated,
@@ -82,8 +83,8 @@ class EpochReport:
 class _Peer:
     number: int
     round: Round | None = None
-    sums: dict[int, int] = field(default_factory=dict)
-    """Part → contributions added up here."""
+    sums: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(part, term) → contributions added up here."""
     later: list[Callable[[], None]] = field(default_factory=list)
     """Frames of a plan or a term that is not here yet."""
     ready_s: float = math.inf
@@ -209,7 +210,7 @@ class Epochs:
         """count: of contributions in it."""
         verdict = Verdict.LATER if peer.round is None else peer.round.judge_part(sender, part, term)
         if verdict is Verdict.ACCEPT:
-            self._add(peer, part, sender, count)
+            self._add(peer, part, sender, count, term)
         elif verdict is Verdict.LATER:
             peer.later.append(partial(self._contribution_came, part, term, count, peer, sender))
 
@@ -220,9 +221,9 @@ class Epochs:
         elif verdict is Verdict.LATER:
             peer.later.append(partial(self._result_came, part, term, peer, sender))
 
-    def _add(self, peer: _Peer, part: int, sender: PeerId, count: int) -> None:
-        peer.sums[part] = peer.sums.get(part, 0) + count
-        self._feed(peer, PartAccumulated(sender=sender, part=part))
+    def _add(self, peer: _Peer, part: int, sender: PeerId, count: int, term: int) -> None:
+        peer.sums[part, term] = peer.sums.get((part, term), 0) + count
+        self._feed(peer, PartAccumulated(sender=sender, part=part, term=term))
 
     # -- what a machine wants ------------------------------------------------------------------------------------------
 
@@ -239,10 +240,13 @@ class Epochs:
                 come = partial(self._result_came, part, term)
                 for to in receivers:
                     self._send(peer, to, self._sizes[part][1], come)
-            case AccumulateOwn(part=part):
-                self._add(peer, part, self._world.peers[peer.number], 1)
-            case PublishPart(part=part):
-                self._publish(peer, part)
+            case ForwardPart(part=part, to=to, term=term):
+                come = partial(self._contribution_came, part, term, peer.sums[part, term])
+                self._send(peer, to, self._sizes[part][0], come)
+            case AccumulateOwn(part=part, term=term):
+                self._add(peer, part, self._world.peers[peer.number], 1, term)
+            case PublishPart(part=part, term=term):
+                self._publish(peer, part, peer.sums[part, term])
             case SendMessage(to=receivers, message=message):
                 self._tell(peer, receivers, message)
             case FinishRound():
@@ -251,7 +255,6 @@ class Epochs:
             case LeaveRound(reason=reason):
                 raise RoundFailed(f"{self._world.names[peer.number]} left epoch {action.epoch}: {reason}")
 
-    def _publish(self, peer: _Peer, part: int) -> None:
-        count = peer.sums.pop(part)
+    def _publish(self, peer: _Peer, part: int, count: int) -> None:
         assert self._results.setdefault(part, count) == count, "a part has two results"
         self._feed(peer, PartPublished(part=part))

@@ -11,7 +11,8 @@ import random
 
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.testing.invariants import require_invariants, require_progress
-from ciuic_p2p.testing.sim import SimPeer, SimSwarm
+from ciuic_p2p.testing.sim import SimPeer, SimSwarm, Ways
+from ciuic_p2p.testing.ways import in_any_way
 
 QUIET_S = 45.0
 """In which a swarm of a few peers comes to rest, and then some."""
@@ -19,9 +20,11 @@ EPOCHS_IN_QUIET = 3
 """That it has to end in that time, at least."""
 
 
-def disturbed(seed: int, *, peers: int, seconds: float, disturbances: int, count: int = 6000) -> SimSwarm:
+def disturbed(
+    seed: int, *, peers: int, seconds: float, disturbances: int, count: int = 6000, ways: Ways | None = None
+) -> SimSwarm:
     """Random deaths (some come back, with or without their state), freezes and torn sessions; then quiet."""
-    swarm = SimSwarm(seed, count=count)
+    swarm = SimSwarm(seed, count=count, ways=ways)
     rng = random.Random(seed * 7919 + 1)  # noqa: S311  a simulation wants a seed, not secrecy
     names = [f"p{i:03}" for i in range(peers)]
     for name in names:
@@ -83,13 +86,13 @@ def leader_state(current: Round) -> LeaderState:
     return LeaderState.PUBLISHING if current.resolved else LeaderState.COLLECTING
 
 
-def leaderless(seed: int, state: LeaderState, *, peers: int = 4) -> tuple[SimSwarm, bool]:
+def leaderless(seed: int, state: LeaderState, *, peers: int = 5, ways: Ways | None = None) -> tuple[SimSwarm, bool]:
     """A leader dies as soon as its round stands there, and later comes back, with or without its state.
 
     For states after a loss another member dies first. The second value: whether the state was found.
     """
     rng = random.Random(seed * 6151 + 3)  # noqa: S311  a simulation wants a seed, not secrecy
-    swarm = SimSwarm(seed)
+    swarm = SimSwarm(seed, ways=ways)
     for number in range(peers):
         swarm.add(f"p{number:03}", step_s=rng.uniform(0.5, 1.5))
     swarm.run_until(rng.uniform(5.0, 9.0))
@@ -141,14 +144,16 @@ def require_recovery(swarm: SimSwarm) -> None:
 
 
 def live_through(seed: int) -> str:
-    """One history, of a kind that follows from the seed: every third time a leader's death, of each state in turn.
+    """One history, of a kind that follows from the seed: every third time a leader's death, of each state in turn; every other
+    one of a swarm whose plans go any way, in groups and in rings too.
 
     Returns what kind it was; raises AssertionError when anything does not hold.
     """
+    ways, name = (in_any_way, "any_way") if seed // 3 % 2 else (None, "butterfly")
     if seed % 3:
-        require_recovery(disturbed(seed, peers=4, seconds=25, disturbances=5))
-        return "disturbed"
-    state = list(LeaderState)[seed // 3 % len(LeaderState)]
-    swarm, is_found = leaderless(seed, state)
+        require_recovery(disturbed(seed, peers=5, seconds=25, disturbances=5, ways=ways))
+        return f"disturbed_{name}"
+    state = list(LeaderState)[seed // 6 % len(LeaderState)]
+    swarm, is_found = leaderless(seed, state, ways=ways)
     require_recovery(swarm)
-    return state.name.lower() if is_found else f"no_{state.name.lower()}"
+    return f"leader_{state.name.lower()}_{name}" if is_found else f"no_leader_{state.name.lower()}_{name}"

@@ -23,6 +23,7 @@ from ciuic_p2p.core.events import (
     FetchFailed,
     FetchState,
     FinishRound,
+    ForwardPart,
     LeaveRound,
     LoadTrainer,
     MessageReceived,
@@ -49,7 +50,7 @@ from ciuic_p2p.core.events import (
     TrainerReady,
     Verdict,
 )
-from ciuic_p2p.core.messages import decode, encode
+from ciuic_p2p.core.messages import Plan, decode, encode
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.simulator.agenda import Act, Agenda
 from ciuic_p2p.simulator.carrier import Carrier
@@ -66,6 +67,9 @@ Contribution = tuple[str, int, int]
 """(peer, number of its contribution, samples)"""
 
 Result = frozenset[Contribution]
+
+Ways = Callable[[Plan], Plan]
+"""Sends a plan's spans other ways than it says, so that a machine is tried on all that a plan may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +101,18 @@ _decoded = functools.lru_cache(maxsize=4096)(decode)
 """One message goes to many peers."""
 
 
+class _PlansOtherWays(RunMachine):
+    ways: Ways | None = None
+
+    def _make_plan(self, shape: RunShape, epoch: int) -> Plan:
+        plan = super()._make_plan(shape, epoch)
+        return plan if self.ways is None else self.ways(plan)
+
+
 @dataclass(slots=True)
 class _SimRound:
-    sums: dict[int, set[Contribution]] = field(default_factory=dict)
+    sums: dict[tuple[int, int], set[Contribution]] = field(default_factory=dict)
+    """By part and term."""
     results: dict[int, Result] = field(default_factory=dict)
 
 
@@ -174,9 +187,18 @@ class SharedLines:
 class SimSwarm:
     """Give it peers, let time pass, disturb it, then look at `peers`."""
 
-    def __init__(self, seed: int, *, count: int = 6000, codec: str = "float32", world: World | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        count: int = 6000,
+        codec: str = "float32",
+        ways: Ways | None = None,
+        world: World | None = None,
+    ) -> None:
         """codec: the name or the policy that every trainer asks for. world: whose lines and cables they share, and whose
         peers they are; else everything takes a random time."""
+        self._ways = ways
         self.rng = random.Random(seed)  # noqa: S311 - a simulation wants a seed, not secrecy
         self.agenda = Agenda()
         self.between: Between = RandomLatency(self.agenda, self.rng) if world is None else SharedLines(self.agenda, world)
@@ -202,7 +224,9 @@ class SimSwarm:
         codec: what its trainer asks for, when it is not what the others do.
         """
         shape = self._shape if codec is None else dataclasses.replace(self._shape, codec_policy=codec)
-        peer = SimPeer(PeerId(name), RunMachine(PeerId(name), "run", now=self.now, seed_wait_s=0.5), step_s)
+        machine = _PlansOtherWays(PeerId(name), "run", now=self.now, seed_wait_s=0.5)
+        machine.ways = self._ways
+        peer = SimPeer(PeerId(name), machine, step_s)
         self.peers[peer.name] = peer
         for other in self.peers.values():
             if other is not peer and other.alive:
@@ -370,14 +394,18 @@ class SimSwarm:
                 peer.left_rounds += 1
             case SeedState():
                 self._hold(peer, SimState(root=peer.name, digest=peer.name))
-            case AccumulateOwn(epoch=epoch, part=part):
+            case AccumulateOwn(epoch=epoch, part=part, term=term):
                 assert peer.contribution is not None
-                self._add(peer, epoch, part, peer.name, peer.contribution)
+                self._add(peer, epoch, part, peer.name, {peer.contribution}, term)
             case SendPart(epoch=epoch, part=part, to=to_peer, term=term):
-                self._send_part(peer, epoch, part, to_peer, term)
-            case PublishPart(epoch=epoch, part=part):
+                if peer.contribution is not None:
+                    self._send_part(peer, epoch, part, to_peer, term, {peer.contribution})
+            case ForwardPart(epoch=epoch, part=part, to=to_peer, term=term):
+                if epoch in peer.rounds:
+                    self._send_part(peer, epoch, part, to_peer, term, set(peer.rounds[epoch].sums[part, term]))
+            case PublishPart(epoch=epoch, part=part, term=term):
                 current = peer.rounds[epoch]
-                current.results[part] = frozenset(current.sums.get(part, ()))
+                current.results[part] = frozenset(current.sums.get((part, term), ()))
                 self._perform(peer, peer.machine.handle_in_round(epoch, PartPublished(part=part), self.now))
             case SendResult(epoch=epoch, part=part, to=receivers, term=term):
                 self._send_result(peer, epoch, part, receivers, term)
@@ -416,15 +444,11 @@ class SimSwarm:
 
         self._after(peer.step_s * self.rng.uniform(0.9, 1.1), lambda: self._when_awake(peer, done))
 
-    def _send_part(self, peer: SimPeer, epoch: int, part: int, to: PeerId, term: int) -> None:
-        contribution = peer.contribution
-        if contribution is None:
-            return
-
+    def _send_part(self, peer: SimPeer, epoch: int, part: int, to: PeerId, term: int, sent: set[Contribution]) -> None:
         def arrive(target: SimPeer, deadline_s: float = self.now + LATER_S) -> None:
             verdict = self._judge(target, epoch, lambda r: r.judge_part(peer.name, part, term))
             if verdict is Verdict.ACCEPT:
-                self._add(target, epoch, part, peer.name, contribution)
+                self._add(target, epoch, part, peer.name, sent, term)
             elif verdict is Verdict.LATER and self.now < deadline_s:
                 self._after(0.05, lambda: self._when_awake(target, lambda: arrive(target, deadline_s)))
 
@@ -460,12 +484,12 @@ class SimSwarm:
         behind = peer.machine.epoch is None or epoch >= peer.machine.epoch
         return Verdict.LATER if behind else Verdict.IGNORE
 
-    def _add(self, peer: SimPeer, epoch: int, part: int, sender: PeerId, contribution: Contribution) -> None:
-        current = peer.rounds[epoch]
-        sums = current.sums.setdefault(part, set())
-        assert contribution not in sums, "a contribution was added twice"
-        sums.add(contribution)
-        self._perform(peer, peer.machine.handle_in_round(epoch, PartAccumulated(sender=sender, part=part), self.now))
+    def _add(self, peer: SimPeer, epoch: int, part: int, sender: PeerId, sent: set[Contribution], term: int) -> None:
+        sums = peer.rounds[epoch].sums.setdefault((part, term), set())
+        assert not sent & sums, "a contribution was added twice"
+        sums |= sent
+        event = PartAccumulated(sender=sender, part=part, term=term)
+        self._perform(peer, peer.machine.handle_in_round(epoch, event, self.now))
 
     def _step(self, peer: SimPeer, action: FinishRound) -> None:
         assert peer.state is not None

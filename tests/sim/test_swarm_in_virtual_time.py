@@ -8,7 +8,12 @@ from ciuic_p2p.core.messages import Plan
 from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.testing.histories import LeaderState, disturbed, leaderless, require_recovery
 from ciuic_p2p.testing.invariants import require_invariants
-from ciuic_p2p.testing.sim import SimPeer, SimSwarm
+from ciuic_p2p.testing.sim import SimPeer, SimSwarm, Ways
+from ciuic_p2p.testing.ways import in_a_ring, in_any_way, in_groups
+
+
+def in_pairs(plan: Plan) -> Plan:
+    return in_groups(plan, 2)
 
 
 def test_three_peers_that_start_together_become_one_run():
@@ -22,6 +27,20 @@ def test_three_peers_that_start_together_become_one_run():
     assert min(p.state.epoch for p in peers) >= 15
     last = peers[0].state.history[-1]
     assert all({name for name, _, _ in part} == {"a", "b", "c"} for part in last)
+
+
+@pytest.mark.parametrize("ways", [in_pairs, in_a_ring], ids=["pairs", "ring"])
+def test_whatever_the_ways_everyone_is_in_every_part(ways: Ways):
+    swarm = SimSwarm(1, ways=ways)
+    for name in "abcde":
+        swarm.add(name)
+
+    swarm.run_until(30)
+
+    peers = require_invariants(swarm)
+    assert min(p.state.epoch for p in peers) >= 15
+    for step in peers[0].state.history[-5:]:
+        assert all({name for name, _, _ in part} == set("abcde") for part in step)
 
 
 def test_a_peer_alone_trains_on_alone():
@@ -48,11 +67,12 @@ def test_a_newcomer_has_weight_0_in_its_first_round_and_then_takes_part():
     assert any({n for n, _, _ in part} == {"a", "b", "c"} for part in peers[0].state.history[-2])
 
 
+@pytest.mark.parametrize("ways", [None, in_pairs, in_a_ring], ids=["butterfly", "pairs", "ring"])
 @pytest.mark.parametrize("when", [5.0 + 0.05 * i for i in range(24)])
-def test_a_death_at_any_moment_costs_seconds_not_the_round(when: float):
-    for victim in "abc":
-        swarm = SimSwarm(7)
-        for name in ("a", "b", "c"):
+def test_a_death_at_any_moment_costs_seconds_not_the_round(when: float, ways: Ways | None):
+    for victim in "abc" if ways is None else "abcd":
+        swarm = SimSwarm(7, ways=ways)
+        for name in ("a", "b", "c") if ways is None else ("a", "b", "c", "d"):
             swarm.add(name)
         swarm.run_until(when)
         epoch = min(p.state.epoch for p in swarm.living())
@@ -143,23 +163,28 @@ def test_a_listener_goes_on_alone_when_all_it_listened_to_stop(when: float, end:
     assert max(p.state.epoch for p in peers) - min(p.state.epoch for p in peers) <= 1
 
 
+WAYS = pytest.mark.parametrize("ways", [None, in_any_way], ids=["butterfly", "any-way"])
+
+
+@WAYS
 @pytest.mark.parametrize("block", range(10))
-def test_500_seeded_histories_keep_the_invariants(block: int):
-    for seed in range(block * 50, block * 50 + 50):
+def test_500_seeded_histories_keep_the_invariants(block: int, ways: Ways | None):
+    for seed in range(block * 25, block * 25 + 25):
         try:
-            require_recovery(disturbed(seed, peers=4, seconds=25, disturbances=5))
+            require_recovery(disturbed(seed, peers=4 if ways is None else 5, seconds=25, disturbances=5, ways=ways))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
+@WAYS
 @pytest.mark.parametrize("state", LeaderState)
-def test_a_leaders_death_in_any_state_of_its_round_is_lived_through(state: LeaderState):
+def test_a_leaders_death_in_any_state_of_its_round_is_lived_through(state: LeaderState, ways: Ways | None):
     found = 0
-    for seed in range(12):
-        swarm, is_found = leaderless(seed, state)
+    for seed in range(6):
+        swarm, is_found = leaderless(seed, state, ways=ways)
         require_recovery(swarm)
         found += is_found
-    assert found >= 6, f"{state.name} was reached {found} times"
+    assert found >= 3, f"{state.name} was reached {found} times"
 
 
 def test_100_peers_with_deaths_and_freezes():
