@@ -353,6 +353,7 @@ class Round:
                 lost=tuple(sorted(self.lost)),
                 counted=counted,
                 repaired=len(self.repaired),
+                took_s=now - (self.began_s if self._all_ready_s is None else self._all_ready_s),
             )
         ]
 
