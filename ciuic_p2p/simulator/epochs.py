@@ -134,12 +134,17 @@ class Epochs:
         self._peers = [_Peer(number) for number in range(len(self._world.peers))]
         self._sizes = [self._sizes_of(part) for part in cut_parts(plan)]
         self._results, self._frames, self._unfinished = {}, 0, len(self._peers)
-        for (source, target), values in count_pair_values(plan).items():
-            if values:
-                self._network.weigh(self._numbers[source], self._numbers[target], values)
+        self._weigh_pairs(plan)
         leader = self._peers[self._numbers[plan.contributors[0]]]
         self._tell(leader, plan.contributors[1:], plan)
         self._begin(leader, plan)
+
+    def _weigh_pairs(self, plan: Plan) -> None:
+        """By what each moves: all of a round's transfers then end together, as core/pacing.py has it. 1 in the middle."""
+        moved = {pair: values for pair, values in count_pair_values(plan).items() if values}
+        mean = sum(moved.values()) / max(len(moved), 1)
+        for (source, target), values in moved.items():
+            self._network.weigh(self._numbers[source], self._numbers[target], values / mean)
 
     def _sizes_of(self, part: Part) -> tuple[int, int]:
         codec = self._model.codec
@@ -169,12 +174,16 @@ class Epochs:
     def _tell(self, sender: _Peer, to: Iterable[PeerId], message: Message) -> None:
         size_bytes, name = len(encode(message)), self._world.peers[sender.number]
         targets = [self._numbers[peer] for peer in to]
-        arrivals = [(target, partial(self._hear, self._peers[target], name, message)) for target in targets]
         if size_bytes <= SMALL_BYTES:
-            self._carrier.hurry_to(sender.number, arrivals)
+            self._carrier.hurry_to(sender.number, targets, partial(self._hear_all, name, message))
             return
-        for target, arrive in arrivals:
-            self._carrier.carry(sender.number, target, size_bytes, arrive)
+        for target in targets:
+            hear = partial(self._hear, self._peers[target], name, message)
+            self._carrier.carry(sender.number, target, size_bytes, hear, urgent=True)
+
+    def _hear_all(self, sender: PeerId, message: Message, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._hear(self._peers[number], sender, message)
 
     def _hear(self, peer: _Peer, sender: PeerId, message: Message) -> None:
         if isinstance(message, Plan):

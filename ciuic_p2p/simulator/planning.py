@@ -6,17 +6,19 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from ciuic_p2p.core.messages import BUTTERFLY, Plan
+from ciuic_p2p.core.messages import BUTTERFLY, LARGEST_COUNT, Plan
 from ciuic_p2p.core.pacing import MOST_MBPS
 from ciuic_p2p.core.parts import choose_part_values
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.planning.planner import Planned, RoundToPlan, plan_round
 from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
 from ciuic_p2p.core.topology import Links
+from ciuic_p2p.errors import ConfigError
 from ciuic_p2p.simulator.world import World
 from ciuic_p2p.tensors.codecs.base import Codec
 from ciuic_p2p.tensors.codecs.registry import codec_by_name, reply_codec
 from ciuic_p2p.terms import StateHash
+from ciuic_p2p.wording import in_bytes
 
 RUN = "simulated"
 MOST_FRAMES = 150_000
@@ -36,8 +38,12 @@ class Model:
 
     @classmethod
     def of_size(cls, size_bytes: float, codec: str) -> Model:
-        """size_bytes: as float32. Raises ConfigError for a codec that there is not."""
-        return cls(count=max(int(size_bytes) // 4, 1), codec=codec_by_name(codec))
+        """size_bytes: as float32. Raises ConfigError for a size that no plan can have, and a codec that there is not."""
+        if size_bytes < 4:
+            raise ConfigError(f"a model of {size_bytes:g} bytes has no value", "give a size such as 500MB, 2GB")
+        if size_bytes // 4 > LARGEST_COUNT:
+            raise ConfigError(f"a model of {in_bytes(size_bytes)} is larger than any plan's", "name a smaller model")
+        return cls(count=int(size_bytes) // 4, codec=codec_by_name(codec))
 
     @property
     def encoded_bytes(self) -> int:
