@@ -156,6 +156,8 @@ class StateHeld:
     state_hash: StateHash
     samples: int
     """Of all rounds that led to it."""
+    ancestors: tuple[str, ...] = ()
+    """Of one that was fetched: what led to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,10 +300,23 @@ class LoadTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkGivenUp:
+    """Others' state took the place of the local one, in which these samples were counted and which are not in theirs."""
+
+    samples: int
+    epochs: int
+    """How many rounds of the local lineage were not common."""
+    by: PeerId
+    """One of those whose state went on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseLayout:
     """The local trainer's model is not the one that the run's state belongs to."""
 
     theirs: str
 
 
-RunAction = RoundAction | SeedState | OpenRound | DropRound | FetchState | RecordTranscript | LoadTrainer | RefuseLayout
+RunAction = (
+    RoundAction | SeedState | OpenRound | DropRound | FetchState | RecordTranscript | LoadTrainer | WorkGivenUp | RefuseLayout
+)

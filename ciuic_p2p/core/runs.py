@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ciuic_p2p.core.ancestry import Ancestry, Moment
 from ciuic_p2p.core.codec_choice import CodecChoice, Situation, Stage, choose_codec
 from ciuic_p2p.core.events import (
     ContributionReady,
@@ -41,6 +42,7 @@ from ciuic_p2p.core.events import (
     TrainerAttached,
     TrainerLeft,
     TrainerReady,
+    WorkGivenUp,
 )
 from ciuic_p2p.core.lineage import Lineage, best_lineage, holders
 from ciuic_p2p.core.messages import BUTTERFLY, Briefing, Fence, Plan, Ready, Repair, Report, Standing
@@ -107,6 +109,7 @@ class RunMachine:
         self._epoch_began_s = now
         self._seeding = False
         self._fetching: Lineage | None = None
+        self._donors: tuple[PeerId, ...] = ()
         self._unfetchable: Lineage | None = None
         self._fetch_again_s = now
         self._finish_waiting: dict[int, FinishRound] = {}
@@ -120,6 +123,7 @@ class RunMachine:
         self._best_kept: Lineage | None = None
         self._best_known = False
         self._newcomers = Newcomers()
+        self.ancestry = Ancestry()
         self._choice_before: CodecChoice | None = None
         """Of the newest plan, whoever led it, so that a border is the same for all leaders. So is the topology."""
         self._topology_before = BUTTERFLY
@@ -282,11 +286,12 @@ class RunMachine:
     def _state_held(self, held: StateHeld, now: float) -> list[RunAction]:
         epoch = held.epoch
         stepped = self._stepping is not None and epoch == self._stepping + 1
+        given_up = self._continue_ancestry(held, stepped=stepped)
         self.epoch, self.state_hash, self.samples, self._epoch_began_s = epoch, held.state_hash, held.samples, now
         self._seeding, self._fetching, self._unfetchable, self._stepping = False, None, None, None
         self._best_known = False
         self._abandoned = {e: term for e, term in self._abandoned.items() if e >= epoch}
-        actions: list[RunAction] = []
+        actions: list[RunAction] = given_up
         for old in [e for e in self.rounds if e < epoch - (1 if stepped else 0)]:
             actions += self._drop(old)
         actions += self._load_trainer(epoch)
@@ -294,6 +299,17 @@ class RunMachine:
         if waiting is not None and epoch in self.rounds:
             actions += self._finish(waiting)
         return actions
+
+    def _continue_ancestry(self, held: StateHeld, *, stepped: bool) -> list[RunAction]:
+        """What was trained here and is not in the state that takes its place is not lost without a word."""
+        moment = Moment(held.epoch, held.samples)
+        if stepped:
+            self.ancestry.stepped_to(held.state_hash, moment)
+            return []
+        common = self.ancestry.replaced_by(held.state_hash, moment, held.ancestors)
+        if self.epoch is None or not self._donors or self.samples <= common.samples:
+            return []
+        return [WorkGivenUp(samples=self.samples - common.samples, epochs=self.epoch - common.epoch, by=self._donors[0])]
 
     def _load_trainer(self, epoch: int) -> list[RunAction]:
         """A contribution that was sent anywhere is used up: at most once. One that was not is kept for the next round."""
@@ -423,8 +439,8 @@ class RunMachine:
             self._abandoned[stale.plan.epoch] = stale.term
             actions += self._drop(stale.plan.epoch)
         self._fetching = best
-        donors = tuple(p for p in holders(best, self.standings) if p in self.connected)
-        return [*actions, FetchState(epoch=best.epoch, state_hash=best.state_hash, donors=donors)]
+        self._donors = tuple(p for p in holders(best, self.standings) if p in self.connected)
+        return [*actions, FetchState(epoch=best.epoch, state_hash=best.state_hash, donors=self._donors)]
 
     def _stop_listening(self, now: float) -> list[RunAction]:
         """Forgets rounds that nobody will end, so that this peer may plan that epoch itself: they left it, or died in it."""

@@ -76,7 +76,7 @@ class Daemon:
         self._sessions = Sessions(self._identity.private_key, self._membership, self, self._sessions_settings())
         self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self)
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
-        self._pacemaker = Pacemaker(self._sessions, self._neighbours.rtt_ms, *self._line())
+        self._pacemaker = Pacemaker(self._sessions, self.peer_id, self._neighbours.rtt_ms, self._region_of, *self._line())
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._started_at_s = round(time.time())
@@ -167,7 +167,11 @@ class Daemon:
             links=self._neighbours.links(),
             places=self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)},
             lines_mbps=self._pacemaker.lines_mbps(self.peer_id),
+            cables_mbps=self._pacemaker.cables_mbps(),
         )
+
+    def _region_of(self, peer: PeerId) -> str:
+        return self.config.region if peer == self.peer_id else self._neighbours.region_of(peer)
 
     def _remember_addresses(self) -> None:
         """So that this peer finds the swarm again when everyone it once joined by is gone."""

@@ -23,7 +23,7 @@ from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.errors import AddressUnusable, MalformedMessage, PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.transport import OutgoingFrame
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
 log = structlog.get_logger(__name__)
 
@@ -222,6 +222,10 @@ class Neighbours:
             found[peer, self.me] = Link(measure.rtt_ms, measure.jitter_ms, measure.goodput_mbps)
             found.setdefault((self.me, peer), Link(measure.rtt_ms, measure.jitter_ms, 0.0))
         return found
+
+    def region_of(self, peer: PeerId) -> str:
+        neighbour = self.known.get(peer)
+        return neighbour.record.region if neighbour is not None and neighbour.record is not None else UNKNOWN_REGION
 
     def places(self) -> dict[PeerId, Place]:
         """Of the others whose record is here."""

@@ -102,6 +102,8 @@ class RunHost:
         self._fetch: Fetch | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._closed = False
+        self.given_up_samples = 0
+        """Counted here while the swarm was parted, and not in the state that went on."""
 
     # -- what the daemon tells and asks --------------------------------------------------------------------------------
 
@@ -161,6 +163,7 @@ class RunHost:
             "participating": self.took_part(self._around.me),
             "samples_per_s": round(self.seat.samples_per_s, 2) if self.seat is not None else 0.0,
             "state_hash": self._machine.state_hash,
+            "given_up_samples": self.given_up_samples,
             "last_round": last[0] if last else {},
         }
 
@@ -367,6 +370,8 @@ class RunHost:
                 self._loop.call_soon_threadsafe(self._begin_fetch, action)
             case e.RecordTranscript():
                 self._record(action)
+            case e.WorkGivenUp():
+                self._say_given_up(action)
             case e.RefuseLayout():
                 self._refuse_layout()
             case _:
@@ -535,10 +540,11 @@ class RunHost:
         self._hold(Version.of(OuterState(anchor=seat.trainer.exchange.copy(), momentum=momentum), 0, 0), fresh=True)
         log.info("run.seeded", run=self.run)
 
-    def _hold(self, version: Version, *, fresh: bool = False) -> None:
+    def _hold(self, version: Version, *, fresh: bool = False, ancestors: tuple[str, ...] = ()) -> None:
         with self._changed:
             self._versions.hold(version, time.monotonic())
-            self.handle(e.StateHeld(epoch=version.epoch, state_hash=version.state_hash, samples=version.samples))
+            held = e.StateHeld(epoch=version.epoch, state_hash=version.state_hash, samples=version.samples, ancestors=ancestors)
+            self.handle(held)
             seat = self.seat
         if seat is not None and not seat.is_attached:
             self._let_in(seat, fresh)
@@ -552,8 +558,10 @@ class RunHost:
         )  # it has given up the version that it asked for before
         with self._changed:
             loan = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
+            ancestors = self._machine.ancestry.short(ask.state_hash)
         manifest = msgpack.packb(loan.version.manifest.to_wire()) if loan is not None else b""
-        self._send((sender,), StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest))
+        offer = StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest, ancestors=ancestors)
+        self._send((sender,), offer)
 
     def _send_pieces(self, sender: PeerId, ask: AskPieces) -> None:
         with self._changed:
@@ -598,7 +606,8 @@ class RunHost:
                 self._contribution.forget()
             if self.seat is not None:
                 self.seat.forget_residual()
-        await self._loop.run_in_executor(None, self._hold, Version(state, manifest))
+        hold = partial(self._hold, Version(state, manifest), ancestors=fetch.ancestors)
+        await self._loop.run_in_executor(None, hold)
         log.info("state.fetched", run=self.run, epoch=action.epoch, values=state.count)
 
     def _fits(self, state: OuterState) -> bool:
@@ -611,6 +620,16 @@ class RunHost:
         transcript = sign_transcript(self.run, action, self._around.sign)
         self.rounds.record(transcript)
         self._send(action.to, transcript)
+
+    def _say_given_up(self, action: e.WorkGivenUp) -> None:
+        self.given_up_samples += action.samples
+        log.warning(
+            "run.work_given_up",
+            run=self.run,
+            samples=action.samples,
+            epochs=action.epochs,
+            reason=f"{self._around.name_of(action.by)} and others counted more samples while they did not reach this peer",
+        )
 
     def _refuse_layout(self) -> None:
         seat = self.seat

@@ -116,6 +116,7 @@ class Showing:
         for host in self._runs.hosts():
             label = f'{{run="{host.run}"}}'
             samples[f"ciuic_epoch{label}"] = host.machine.epoch or 0
+            samples[f"ciuic_given_up_samples_total{label}"] = host.given_up_samples
             last = host.rounds.last()
             if last is not None and last.seconds is not None:
                 samples[f"ciuic_round_seconds{label}"] = last.seconds

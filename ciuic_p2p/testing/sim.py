@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,6 +49,7 @@ from ciuic_p2p.core.events import (
     TrainerLeft,
     TrainerReady,
     Verdict,
+    WorkGivenUp,
 )
 from ciuic_p2p.core.messages import Plan, decode, encode
 from ciuic_p2p.core.runs import RunMachine
@@ -134,6 +135,7 @@ class SimPeer:
     made: int = 0
     inbox: list[Callable[[], None]] = field(default_factory=list)
     left_rounds: int = 0
+    given_up_samples: int = 0
     armed_s: float | None = None
     trainer: int = 0
 
@@ -206,6 +208,8 @@ class SimSwarm:
         self.disturbed: list[tuple[float, PeerId]] = []
         """Deaths and freezes so far."""
         self._session: dict[frozenset[PeerId], int] = {}
+        self._walls: set[frozenset[PeerId]] = set()
+        """Pairs that do not reach each other."""
         self._shape = RunShape(
             layout="L",
             count=count,
@@ -300,6 +304,27 @@ class SimSwarm:
         self._cut(first, second)
         self._after(seconds, lambda: self._connect(first, second))
 
+    def part(self, names: Collection[str], seconds: float) -> None:
+        """Those named and all others do not reach each other for a while; both find out after DETECTION_S."""
+        inside = {self.peers[PeerId(name)].name for name in names}
+        across = [(a, b) for a in self.peers.values() for b in self.peers.values() if a.name in inside and b.name not in inside]
+        for a, b in across:
+            self._cut(a, b)
+            self._walls.add(frozenset((a.name, b.name)))
+
+        def find_out() -> None:
+            for a, b in across:
+                self._lose(a, b)
+                self._lose(b, a)
+
+        def heal() -> None:
+            for a, b in across:
+                self._walls.discard(frozenset((a.name, b.name)))
+                self._connect(a, b)
+
+        self._after(DETECTION_S, find_out)
+        self._after(seconds, heal)
+
     def detach(self, name: str) -> None:
         """The trainer dies, the daemon lives on."""
         self.peers[PeerId(name)].trainer += 1
@@ -321,6 +346,8 @@ class SimSwarm:
         self._session[pair] = self._session.get(pair, 0) + 1
 
     def _connect(self, a: SimPeer, b: SimPeer) -> None:
+        if frozenset((a.name, b.name)) in self._walls:
+            return
         if not (a.alive and b.alive) or self.peers.get(a.name) is not a or self.peers.get(b.name) is not b:
             return
         self._cut(a, b)
@@ -340,6 +367,8 @@ class SimSwarm:
         if target is None or not target.alive or to not in sender.machine.connected:
             return
         pair = frozenset((sender.name, to))
+        if pair in self._walls:
+            return
         session = self._session.get(pair, 0)
 
         def arrive() -> None:
@@ -416,18 +445,20 @@ class SimSwarm:
             case LoadTrainer():
                 peer.contribution = None
                 self._train(peer)
+            case WorkGivenUp(samples=samples):
+                peer.given_up_samples += samples
             case RecordTranscript() | RefuseLayout():
                 pass
 
     def _message(self, peer: SimPeer, sender: PeerId, data: bytes) -> None:
         self._perform(peer, peer.machine.handle(MessageReceived(sender=sender, message=_decoded(data)), self.now))
 
-    def _hold(self, peer: SimPeer, state: SimState) -> None:
+    def _hold(self, peer: SimPeer, state: SimState, ancestors: tuple[str, ...] = ()) -> None:
         if peer.state is not None:
             peer.old_states[peer.state.epoch] = peer.state
         first = peer.state is None
         peer.state = state
-        self._feed(peer, state.held())
+        self._feed(peer, dataclasses.replace(state.held(), ancestors=ancestors))
         if first and peer.contribution is None:
             self._train(peer)
 
@@ -512,7 +543,7 @@ class SimSwarm:
                 for state in (donor.state, *donor.old_states.values()):
                     if (state.epoch, state.state_hash()) == (action.epoch, action.state_hash) and peer.state is asked_state:
                         peer.finished.clear()  # they belong to the lineage that is given up
-                        self._hold(peer, state)
+                        self._hold(peer, state, donor.machine.ancestry.short(state.state_hash()))
                         return
             self._feed(peer, FetchFailed(epoch=action.epoch, state_hash=action.state_hash))
 

@@ -242,3 +242,48 @@ def test_the_codec_of_the_leader_counts_whatever_the_others_ask_for():
 def plan_of(peer: SimPeer) -> Plan:
     """Of the newest round that it knows."""
     return peer.machine.rounds[max(peer.machine.rounds)].plan
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_halves_that_lose_each_other_train_on_and_become_one_run_again(seed: int):
+    # given a swarm of which two peers cannot reach the other three for a while
+    swarm = SimSwarm(seed, ways=in_any_way)
+    for name in "abcde":
+        swarm.add(name)
+    swarm.run_until(10)
+    swarm.part("ab", 30)
+    swarm.run_until(39)
+
+    # then both go on meanwhile, each with a state of its own
+    halves = [[swarm.peers[name] for name in names] for names in ("ab", "cde")]
+    fork = [min(peer.state.epoch for peer in half) for half in halves]
+    assert all(epoch >= 25 for epoch in fork)
+    for half in halves:
+        assert {n for n, _, _ in half[0].state.history[-1][0]} == {peer.name for peer in half}
+    smaller, larger = sorted(halves, key=lambda half: half[0].state.samples)
+    ahead = larger[0].state.history[: fork[halves.index(larger)] - 1]
+
+    # when they meet again, then the state with more samples goes on, for all,
+    swarm.run_until(60)
+    peers = require_invariants(swarm)
+    assert len(peers) == 5
+    assert max(p.state.epoch for p in peers) - min(p.state.epoch for p in peers) <= 1
+    assert all(peer.state.history[: len(ahead)] == ahead for peer in peers)
+    assert {n for n, _, _ in peers[0].state.history[-2][0]} == set("abcde")
+    # and the others say how much they gave up.
+    for peer in smaller:
+        theirs = {c for step in peer.state.history for result in step for c in result}
+        assert peer.given_up_samples > 0
+        assert {n for n, _, _ in theirs} == set("abcde")
+    assert all(peer.given_up_samples == 0 for peer in larger)
+
+
+def test_a_peer_that_was_only_behind_gives_up_one_round_at_most():
+    swarm = SimSwarm(3)
+    for name in "abc":
+        swarm.add(name)
+    swarm.at(10, lambda: swarm.freeze("c", 20))
+    swarm.run_until(60)
+    require_invariants(swarm)
+    assert [swarm.peers[name].given_up_samples for name in "ab"] == [0, 0]
+    assert swarm.peers["c"].given_up_samples < 50, "more than the one round that it ended alone when it woke"
