@@ -156,8 +156,7 @@ class Daemon:
 
     def _care_for_links(self) -> None:
         self._neighbours.report_links()
-        network = self._network_measured()
-        self._runs.update_links(network.links, network.places, network.lines_mbps)
+        self._runs.update_network(self._network_measured())
         if not any(host.is_busy() for host in self._runs.hosts()):
             self._neighbours.time_links()
 

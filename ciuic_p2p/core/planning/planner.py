@@ -105,7 +105,7 @@ def plan_round(wanted: RoundToPlan, network: Network) -> Planned:
         return place.name if place is not None else ground.peers[peer][-8:]
 
     candidates = _draft_all(wanted, ground, name_of)
-    chosen = choose(candidates, wanted.previous)
+    chosen = _choose(candidates, wanted.previous)
     alternatives = _list_alternatives(candidates, wanted, ground)
     predicted_s = chosen.predicted_s
     return Planned(
@@ -127,7 +127,7 @@ def plan_round(wanted: RoundToPlan, network: Network) -> Planned:
     )
 
 
-def choose(candidates: Sequence[_Candidate], previous: str) -> _Candidate:
+def _choose(candidates: Sequence[_Candidate], previous: str) -> _Candidate:
     """The quickest of those that may be, unless the one before is nearly as quick."""
     allowed = [candidate for candidate in candidates if not candidate.barred]
     quickest = min(allowed, key=lambda candidate: candidate.predicted_s)
