@@ -19,7 +19,7 @@ def draw_simulations(found: Sequence[dict[str, Any]]) -> RenderableType:
         f"{in_bytes(last['model_bytes'])} as {last['codec']}, {in_bytes(last['encoded_bytes'])} on the wire;"
         f" {last['regions']} regions; {len(last['epochs'])} epochs"
     )
-    growth = _table("peers", "topology", "epoch s", "round s", "predicted", "growth", "rounds to mix", "oceans")
+    growth = _table("peers", "topology", "epoch s", "round s", "predicted", "growth", "to mix", "oceans")
     for one in found:
         growth.add_row(
             cell(one["peers"]),
@@ -48,5 +48,5 @@ def _oceans(one: dict[str, Any]) -> RenderableType:
 def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     return table

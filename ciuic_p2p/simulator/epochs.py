@@ -40,9 +40,9 @@ from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import order_of_succession
 from ciuic_p2p.errors import RoundFailed
 from ciuic_p2p.simulator.agenda import Agenda
-from ciuic_p2p.simulator.carrier import Carrier
 from ciuic_p2p.simulator.planning import Model
 from ciuic_p2p.simulator.sharing import Floats
+from ciuic_p2p.simulator.transit import Transit
 from ciuic_p2p.simulator.world import World
 from ciuic_p2p.tensors.codecs.registry import reply_codec
 from ciuic_p2p.terms import PeerId
@@ -97,8 +97,8 @@ class Epochs:
     def __init__(self, world: World, model: Model, planner: Planner) -> None:
         self._world, self._model, self._planner = world, model, planner
         self._agenda = Agenda()
-        self._carrier = Carrier(world, self._agenda)
-        self._network = self._carrier.network
+        self._transit = Transit(world, self._agenda)
+        self._network = self._transit.network
         self._numbers = {peer: number for number, peer in enumerate(world.peers)}
         self._peers: list[_Peer] = []
         self._sizes: list[tuple[int, int]] = []
@@ -175,11 +175,11 @@ class Epochs:
         size_bytes, name = len(encode(message)), self._world.peers[sender.number]
         targets = [self._numbers[peer] for peer in to]
         if size_bytes <= SMALL_BYTES:
-            self._carrier.hurry_to(sender.number, targets, partial(self._hear_all, name, message))
+            self._transit.hurry_to(sender.number, targets, partial(self._hear_all, name, message))
             return
         for target in targets:
             hear = partial(self._hear, self._peers[target], name, message)
-            self._carrier.carry(sender.number, target, size_bytes, hear, urgent=True)
+            self._transit.carry(sender.number, target, size_bytes, hear, urgent=True)
 
     def _hear_all(self, sender: PeerId, message: Message, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -213,7 +213,7 @@ class Epochs:
         self._frames += 1
         target = self._numbers[to]
         arrive = partial(come, self._peers[target], self._world.peers[peer.number])
-        self._carrier.carry(peer.number, target, size_bytes, arrive)
+        self._transit.carry(peer.number, target, size_bytes, arrive)
 
     def _contribution_came(self, part: int, term: int, count: int, peer: _Peer, sender: PeerId) -> None:
         """count: of contributions in it."""

@@ -54,7 +54,7 @@ from ciuic_p2p.core.events import (
 from ciuic_p2p.core.messages import Plan, decode, encode
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.simulator.agenda import Act, Agenda
-from ciuic_p2p.simulator.carrier import Carrier
+from ciuic_p2p.simulator.transit import Transit
 from ciuic_p2p.simulator.world import World
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -172,7 +172,7 @@ class SharedLines:
     """Frames share the lines and cables of a world; messages take its delays."""
 
     def __init__(self, agenda: Agenda, world: World) -> None:
-        self._world, self._carrier = world, Carrier(world, agenda)
+        self._world, self._transit = world, Transit(world, agenda)
         self._numbers = {peer: number for number, peer in enumerate(world.peers)}
 
     def delay_s(self, source: PeerId, target: PeerId) -> float:
@@ -181,9 +181,9 @@ class SharedLines:
     def carry(self, source: PeerId, target: PeerId, channel: str, size_bytes: float, arrive: Act) -> None:
         ends = self._numbers[source], self._numbers[target]
         if channel == "lane":
-            self._carrier.carry(*ends, size_bytes, arrive)
+            self._transit.carry(*ends, size_bytes, arrive)
         else:
-            self._carrier.hurry(*ends, arrive)
+            self._transit.hurry(*ends, arrive)
 
 
 class SimSwarm:

@@ -11,7 +11,7 @@ from ciuic_p2p.simulator.network import SharedNetwork
 from ciuic_p2p.simulator.world import World
 
 
-class Carrier:
+class Transit:
     """Lets an agenda move the frames of a network. Peers are numbers, as in the world."""
 
     def __init__(self, world: World, agenda: Agenda) -> None:
