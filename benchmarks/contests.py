@@ -114,7 +114,7 @@ class Contest:
         return self._arena.compare(names, self._flags.count(megabytes), self._flags.terms)
 
     def _encoded_bytes(self, codec: str, megabytes: float) -> int:
-        return codec_by_name(codec).encoded_bytes(self._flags.count(megabytes))
+        return codec_by_name(codec.partition("@")[0]).encoded_bytes(self._flags.count(megabytes))
 
 
 def _seconds(laps: Sequence[Lap]) -> list[float]:

@@ -551,3 +551,18 @@ def test_a_linear_programme_ends_at_its_best_corner() -> None:
     assert maximise([0.75, -150, 1 / 50, -6], rows, [0, 0, 1]) == pytest.approx([1 / 25, 0, 1, 0])
     with pytest.raises(ValueError, match="no greatest"):
         maximise([1.0], [[-1.0]], [1.0])
+
+
+@pytest.mark.parametrize("topology", [BUTTERFLY, STAR, HIERARCHICAL, RING])
+def test_what_the_user_wants_is_planned_where_it_is_possible(topology: str):
+    peers, network = ocean_limited()
+    planned = plan_round(dataclasses.replace(of_float32(peers), wanted=topology), network)
+    assert planned.topology == topology
+    assert "asked for" in planned.reason
+
+
+def test_an_impossible_wish_is_not_insisted_on():
+    peers, network = ocean_limited()
+    planned = plan_round(dataclasses.replace(of_float32(peers), codec="int4", wanted=RING), network)
+    assert planned.topology != RING
+    assert "asked for" not in planned.reason
