@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from ciuic_p2p.cli.outcome import reports_failure
 from ciuic_p2p.cli.quantities import bytes_from
 from ciuic_p2p.errors import ConfigError
 from ciuic_p2p.lab.topology import find_topology
+
+if TYPE_CHECKING:
+    from ciuic_p2p.simulator.epochs import EpochReport
 
 DEFAULT_PEERS = "10"
 
@@ -30,6 +33,7 @@ def simulate(
     rtt_ms: Annotated[float, typer.Option(help="Between two regions, in the middle; within one a tenth.")] = 100.0,
     cpu_mbps: Annotated[float, typer.Option(help="What a peer seals and encodes, both directions; 0 is unlimited.")] = 0.0,
     topology: Annotated[str | None, typer.Option(help="The lab's: a JSON file, or the name of one that is shipped.")] = None,
+    plan: Annotated[str, typer.Option(help="auto, butterfly, star, hierarchical or ring.")] = "auto",
     seed: Annotated[int, typer.Option(help="Says how far regions are apart.")] = 0,
     epochs: Annotated[int, typer.Option(help="That are simulated one after the other.")] = 3,
     plot: Annotated[Path | None, typer.Option(help="Draw the growth up to --peers as a PNG.")] = None,
@@ -63,7 +67,7 @@ def simulate(
     found = []
     for world in worlds:
         _say(f"{len(world.peers)} peers …")
-        found.append(run(world, model, epochs, said=lambda epoch: _say(f"epoch {epoch.epoch}: {epoch.epoch_s:.2f} s")))
+        found.append(run(world, model, epochs, wanted=plan, said=_say_epoch))
     if plot is not None:
         draw_growth(found, plot)
     if as_json:
@@ -74,6 +78,10 @@ def simulate(
     from ciuic_p2p.cli.simulated import draw_simulations
 
     Console().print(draw_simulations([one.to_json() for one in found]))
+
+
+def _say_epoch(report: EpochReport) -> None:
+    _say(f"epoch {report.epoch}: {report.epoch_s:.2f} s, {report.topology}")
 
 
 def _say(line: str) -> None:

@@ -6,7 +6,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from ciuic_p2p.core.messages import BUTTERFLY, LARGEST_COUNT, Plan
+from ciuic_p2p.core.codec_choice import AUTO
+from ciuic_p2p.core.messages import BUTTERFLY, LARGEST_COUNT, TOPOLOGIES, Plan
 from ciuic_p2p.core.pacing import MOST_MBPS
 from ciuic_p2p.core.parts import choose_part_values
 from ciuic_p2p.core.planning.network import Network
@@ -54,8 +55,11 @@ class Model:
 class Leader:
     """Whoever leads an epoch: all see the same, so one stands for all."""
 
-    def __init__(self, world: World, model: Model) -> None:
-        self._world, self._model = world, model
+    def __init__(self, world: World, model: Model, wanted: str = AUTO) -> None:
+        """wanted: the topology to take where it is possible; AUTO: the quickest. Raises ConfigError where there is none such."""
+        if wanted not in (AUTO, *TOPOLOGIES):
+            raise ConfigError(f"there is no topology {wanted!r}", f"choose one of {', '.join((AUTO, *TOPOLOGIES))}")
+        self._world, self._model, self._wanted = world, model, wanted
         self._network = network_of(world)
         self._topology_before = BUTTERFLY
         self.planned: Planned | None = None
@@ -70,6 +74,7 @@ class Leader:
                 count=model.count,
                 encoded_bytes=model.encoded_bytes,
                 codec=model.codec.name,
+                wanted=self._wanted,
                 previous=self._topology_before,
             ),
             self._network,

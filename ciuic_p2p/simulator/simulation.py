@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ciuic_p2p.core.codec_choice import AUTO
 from ciuic_p2p.core.planning.gossip import choose_grid, count_rounds_to_mix
 from ciuic_p2p.core.planning.planner import Alternative
 from ciuic_p2p.simulator.epochs import EpochReport, Epochs
@@ -101,10 +102,15 @@ def simulate(
     world: World,
     model: Model,
     epochs: int,
+    *,
+    wanted: str = AUTO,
     said: Callable[[EpochReport], None] = lambda _: None,
 ) -> Simulation:
-    """said: is told of every epoch that is over. Raises RoundFailed when a peer leaves a round."""
-    leader = Leader(world, model)
+    """wanted: the topology, where it is possible. said: is told of every epoch that is over.
+
+    Raises RoundFailed when a peer leaves a round, ConfigError for a topology that there is not.
+    """
+    leader = Leader(world, model, wanted)
     run = Epochs(world, model, leader.plan)
     reports: list[EpochReport] = []
     with _without_collection():

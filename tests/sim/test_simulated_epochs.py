@@ -135,6 +135,13 @@ def test_the_command_prints_json_with_what_was_asked_for() -> None:
     assert {one["topology"] for one in many["alternatives"]} >= {"butterfly", "star", "hierarchical"}
 
 
+def test_the_topology_may_be_asked_for() -> None:
+    result = run("--topology", "ocean-limited", "--model-size", "4MB", "--plan", "butterfly", "--epochs", "1", "--json")
+    (found,) = json.loads(result.stdout)["simulations"]
+    assert found["topology"] == "butterfly"
+    assert min(found["alternatives"], key=lambda one: one["predicted_s"])["topology"] == "hierarchical"
+
+
 def test_the_same_seed_prints_the_same() -> None:
     words = ("--peers", "5", "--model-size", "2MB", "--epochs", "1", "--json", "--seed")
     assert run(*words, "7").stdout == run(*words, "7").stdout != run(*words, "8").stdout
@@ -162,6 +169,7 @@ def test_people_get_tables_and_a_picture(tmp_path: Path) -> None:
         (("--model-size", "0"), "such as 500MB, 2GB"),
         (("--model-size", "9999TB"), "name a smaller model"),
         (("--codec", "mp3"), "choose one of"),
+        (("--plan", "mesh"), "choose one of auto, butterfly, star, hierarchical, ring"),
         (("--up-mbps", "-1"), "0 for unlimited"),
         (("--up-mbps", "nan"), "0 for unlimited"),
         (("--cpu-mbps", "-1"), "0 for unlimited"),

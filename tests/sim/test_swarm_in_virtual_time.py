@@ -264,7 +264,7 @@ def test_a_run_follows_its_cables_and_learns_how_wrong_the_model_is():
 
     assert topologies({}, 10)[-1] == "butterfly"
     assert topologies(narrow, 20)[-1] == "hierarchical"
-    settled(swarm)
+    require_invariants(swarm)
     for step in peers[0].state.history[-5:]:
         assert all({name for name, _, _ in part} == set(regions) for part in step)
     current = peers[0].machine.current_round()
