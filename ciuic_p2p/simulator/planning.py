@@ -56,7 +56,7 @@ class Leader:
     """Whoever leads an epoch: all see the same, so one stands for all."""
 
     def __init__(self, world: World, model: Model, wanted: str = AUTO) -> None:
-        """wanted: the topology to take where it is possible; AUTO: the quickest. Raises ConfigError where there is none such."""
+        """wanted: the topology to take where it is possible; AUTO: the quickest. Raises ConfigError for no topology."""
         if wanted not in (AUTO, *TOPOLOGIES):
             raise ConfigError(f"there is no topology {wanted!r}", f"choose one of {', '.join((AUTO, *TOPOLOGIES))}")
         self._world, self._model, self._wanted = world, model, wanted
