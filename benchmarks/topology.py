@@ -28,8 +28,8 @@ PAYLOAD_SHARE = 1448 / 1500
 """Of a packet of the lab's: the rest is the headers of TCP and IP, which its lines and cables carry as well."""
 
 FILLED_SHARE = 0.78
-"""Of lines and cables, what pacing fills on the average of a round: searching, keeping queues empty, beginning anew after a pause.
-No simulation of that, but one constant, fitted to rounds on three-regions and home-links; ocean-limited had no part in it."""
+"""Of lines and cables, what pacing fills on the average of a round: it searches, keeps queues empty, begins anew after a pause.
+That is not simulated: it is one constant, fitted to rounds on three-regions and home-links; ocean-limited had no part in it."""
 
 SETTLING_LAPS = 5
 """Before those that count: by then lines and cables are found, and the plan made by them."""
