@@ -188,6 +188,7 @@ class Neighbours:
             while len(probes) >= MOST_PROBES_UNANSWERED:
                 probes.pop(next(iter(probes)))
             probes[self._number] = now
+            log.debug("ping.sent", peer=peer, number=self._number)
             self._send(peer, Ping(number=self._number))
 
     def time_links(self, sampled: Collection[PeerId], line_mbps: float) -> None:
@@ -254,6 +255,7 @@ class Neighbours:
         sent_s = self.known[peer].probes.pop(number, None)
         if sent_s is not None:
             self.known[peer].rtt.add((now - sent_s) * 1000)
+            log.debug("ping.answered", peer=peer, number=number, seconds=round(now - sent_s, 4))
 
     def _send(self, peer: PeerId, message: Message) -> None:
         if self.sessions is not None:
