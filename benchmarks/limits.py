@@ -65,4 +65,4 @@ def _mbps_across(topology: Topology, half: frozenset[str]) -> float:
 
 
 def _cable_mbps(topology: Topology, a: str, b: str) -> float:
-    return topology.cable_mbps.get(f"{a}-{b}") or topology.cable_mbps.get(f"{b}-{a}") or math.inf
+    return topology.cable_rate_mbps(a, b) or math.inf

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ciuic_p2p.cli import demo, lab, start, views
+from ciuic_p2p.cli import demo, lab, simulate, start, views
 from ciuic_p2p.cli.outcome import report_crash
 from ciuic_p2p.config import debug_wanted
 
@@ -16,6 +16,7 @@ app.command()(start.start)
 for view in (views.status, views.peers, views.links, views.rounds, views.plan, views.stop, views.invite):
     app.command()(view)
 app.command()(demo.demo)
+app.command()(simulate.simulate)
 app.add_typer(lab.app, name="lab")
 
 

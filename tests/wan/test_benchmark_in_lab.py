@@ -27,3 +27,14 @@ def test_a_round_takes_no_less_than_the_limit() -> None:
     figure = json.loads(result.stdout)["figures"]["long_fat_share"]
     assert 0 < figure["value"] <= 1.0
     assert figure["parts"]["limit_s"] == pytest.approx(0.008)
+
+
+def test_a_round_is_simulated_and_measured_on_the_same_network() -> None:
+    argv = [sys.executable, "-m", "benchmarks.topology", "--json", "--megabytes", "1"]
+    argv += ["--only", "simulator_error", "--case", "home-links"]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    parts = json.loads(result.stdout)["figures"]["simulator_error"]["parts"]
+    # a contribution and a result between the two that are furthest apart: 0.21 s
+    assert parts["home_links_simulated_s"] >= 0.21
+    assert parts["home_links_measured_s"] >= 0.21
