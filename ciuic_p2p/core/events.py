@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ciuic_p2p.core.codec_choice import POLICIES
-from ciuic_p2p.core.messages import Message
+from ciuic_p2p.core.codec_choice import AUTO, POLICIES
+from ciuic_p2p.core.messages import TOPOLOGIES, Message
 from ciuic_p2p.terms import PeerId, StateHash
 
 
@@ -51,10 +51,12 @@ class ContributionReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartAccumulated:
-    """A contribution to a part that this peer owns was added to the sum."""
+    """A contribution, or what its sender had added up of several, was added to the sum of a part."""
 
     sender: PeerId
     part: int
+    term: int
+    """Under which it was accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class PartRefused:
 
     sender: PeerId
     part: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +123,12 @@ class RunShape:
     """Of the whole tensor under each codec: the mean of what it takes as contribution and as result."""
     outer_learning_rate: float
     outer_momentum: float
+    topology: str = AUTO
+    """Of rounds; AUTO: the quickest."""
 
     def __post_init__(self) -> None:
+        if self.topology not in (AUTO, *TOPOLOGIES):
+            raise ValueError(f"there is no topology {self.topology!r}")
         if self.codec_policy not in (*POLICIES, *self.encoded_bytes):
             raise ValueError(f"there is no codec {self.codec_policy!r}")
 
@@ -153,6 +160,8 @@ class StateHeld:
     state_hash: StateHash
     samples: int
     """Of all rounds that led to it."""
+    ancestors: tuple[str, ...] = ()
+    """Of one that was fetched: what led to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +183,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPart:
-    """Send the local contribution to `part` to its owner."""
+    """Send the local contribution to `part` on its way to the owner."""
 
     epoch: int
     part: int
@@ -184,10 +193,21 @@ class SendPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulateOwn:
-    """Add the local contribution to a part that this peer owns, then report PartAccumulated."""
+    """Add the local contribution to a part that this peer adds up, then report PartAccumulated."""
 
     epoch: int
     part: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPart:
+    """Send the mean of what was added under this term, with the samples of all of it, on the way to the part's owner."""
+
+    epoch: int
+    part: int
+    to: PeerId
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +216,7 @@ class PublishPart:
 
     epoch: int
     part: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +240,8 @@ class FinishRound:
     """The local contribution is in the result."""
     repaired: int
     """Parts that got a new owner."""
+    took_s: float = 0.0
+    """Since everyone was ready: what the plan predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +252,7 @@ class LeaveRound:
     reason: str
 
 
-RoundAction = SendMessage | SendPart | AccumulateOwn | PublishPart | SendResult | FinishRound | LeaveRound
+RoundAction = SendMessage | SendPart | AccumulateOwn | ForwardPart | PublishPart | SendResult | FinishRound | LeaveRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,10 +304,23 @@ class LoadTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkGivenUp:
+    """Others' state took the place of the local one, in which these samples were counted and which are not in theirs."""
+
+    samples: int
+    epochs: int
+    """How many rounds of the local lineage were not common."""
+    by: PeerId
+    """One of those whose state went on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseLayout:
     """The local trainer's model is not the one that the run's state belongs to."""
 
     theirs: str
 
 
-RunAction = RoundAction | SeedState | OpenRound | DropRound | FetchState | RecordTranscript | LoadTrainer | RefuseLayout
+RunAction = (
+    RoundAction | SeedState | OpenRound | DropRound | FetchState | RecordTranscript | LoadTrainer | WorkGivenUp | RefuseLayout
+)

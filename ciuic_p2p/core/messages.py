@@ -16,11 +16,20 @@ from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, Sta
 
 LARGEST_COUNT = 1 << 36
 MOST_MEMBERS = 4096
+MOST_WAYS = 256
 LEAST_LINE_MBPS = 0.5
 """A slower line would make the others wait for it without end."""
 LARGEST_MBPS = 1e6
 HIGHEST_LOSSLESS_LEVEL = 22
 """zstd has no higher one."""
+
+BUTTERFLY = "butterfly"
+"""Everyone sends its contribution to a span straight to the owner. So in a star, where one peer owns all."""
+STAR = "star"
+HIERARCHICAL = "hierarchical"
+"""Groups, mostly regions, sum up within before they send to another one."""
+RING = "ring"
+TOPOLOGIES = (BUTTERFLY, STAR, HIERARCHICAL, RING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,18 @@ class LinkReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The sender's own share of what lies between its region and another one (core/cables.py)."""
+
+    region: str
+    mbps: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mbps <= LARGEST_MBPS:  # false for a NaN
+            raise ValueError("a way of an impossible rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """What the sender's own access carries, and what it sees of the path between the two (core/pacing.py)."""
 
@@ -79,8 +100,12 @@ class Line:
     """The same of what it receives."""
     loses: bool
     """Much of what the sender sends to the receiver is lost."""
+    ways: tuple[Way, ...] = ()
+    """To other regions, where something between is narrower than the lines."""
 
     def __post_init__(self) -> None:
+        if len(self.ways) > MOST_WAYS:
+            raise ValueError("ways to more regions than there are")
         waits = (self.queued_ms, self.up_queued_ms, self.down_queued_ms)
         if not (0 < self.down_mbps <= LARGEST_MBPS and 0 <= self.spare_mbps <= LARGEST_MBPS):  # false for a NaN
             raise ValueError("a line that takes nothing, or more than there is")
@@ -114,6 +139,8 @@ class Span:
     owner: PeerId
     start: int
     stop: int
+    carriers: tuple[int, ...] = ()
+    """In a hierarchy the place of one contributor for each group: it sums up what its group has of the span."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.stop <= LARGEST_COUNT:
@@ -133,6 +160,9 @@ class Plan:
     listeners: tuple[PeerId, ...]
     """They get every result, send nothing, and nobody waits for them."""
     spans: tuple[Span, ...]
+    topology: str = BUTTERFLY
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Places of contributors. Hierarchical: who sums up together. Ring: one group, each sends to the next. Else none."""
     count: int
     parameter_count: int
     """Values from here on are buffers: averaged without loss and without momentum."""
@@ -145,6 +175,9 @@ class Plan:
     outer_learning_rate: float
     outer_momentum: float
     predicted_s: float
+    """From all contributions being ready to the last result; corrected by the leader's experience."""
+    correction: float = 1.0
+    """What the model's own seconds were multiplied by for that."""
     patience_s: float
     """How long a member waits for bytes that should have come, from measured goodput and jitter."""
 
@@ -157,8 +190,8 @@ class Plan:
             raise ValueError("counts out of range")
         if not 0 <= self.lossless_level <= HIGHEST_LOSSLESS_LEVEL:
             raise ValueError("a lossless level out of range")
-        if self.patience_s <= 0:
-            raise ValueError("no patience")
+        if self.patience_s <= 0 or self.correction <= 0:
+            raise ValueError("no patience, or a correction that is none")
         edge = 0
         for span in self.spans:
             if span.start != edge or span.owner not in self.contributors:
@@ -166,6 +199,25 @@ class Plan:
             edge = span.stop
         if edge != self.count:
             raise ValueError("spans must cover the whole tensor")
+        self._require_ways()
+
+    def _require_ways(self) -> None:
+        """Raises ValueError unless every contributor's values find one way to each owner."""
+        if self.topology not in TOPOLOGIES:
+            raise ValueError("an unknown topology")
+        places = sorted(place for group in self.groups for place in group)
+        if places != (list(range(len(self.contributors))) if self.topology in (HIERARCHICAL, RING) else []):
+            raise ValueError("every contributor must be in one group, where there are groups")
+        if self.topology == RING and len(self.groups) != 1:
+            raise ValueError("a ring is one group")
+        groups = [frozenset(group) for group in self.groups] if self.topology == HIERARCHICAL else []
+        place_of = {peer: place for place, peer in enumerate(self.contributors)}
+        for span in self.spans:
+            if len(span.carriers) != len(groups):
+                raise ValueError("a span needs one carrier for each group of a hierarchy")
+            for carrier, group in zip(span.carriers, groups, strict=True):
+                if carrier not in group or (place_of[span.owner] in group and carrier != place_of[span.owner]):
+                    raise ValueError("a carrier must be of its group, and the owner be its own group's")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +324,8 @@ class StateOffer:
     epoch: int
     state_hash: StateHash
     manifest: bytes
+    ancestors: tuple[str, ...]
+    """Beginnings of the hashes of the states that led to it, as core/ancestry.py keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,11 @@ from ciuic_p2p.core.messages import Plan, Span
 from ciuic_p2p.core.pacing import (
     CALM_WINDOWS,
     CLEAR_MS,
+    CUT_WINDOWS,
     DRAIN_SHARE,
     FAR_LANES,
     FAR_MS,
+    FAST_GROWTH,
     FIRST_GUESS_MBPS,
     FULL_MS,
     GUESS_SHARE,
@@ -37,7 +40,9 @@ from ciuic_p2p.core.pacing import (
     Capacity,
     DelayMeter,
     Demand,
+    Demands,
     FlowWindow,
+    _share_out,
     common_queue_ms,
     demand_of,
     lanes_for,
@@ -46,6 +51,7 @@ from ciuic_p2p.core.pacing import (
     total_sent_mbps,
 )
 from ciuic_p2p.terms import PeerId, StateHash
+from ciuic_p2p.testing.ways import in_a_ring, in_groups
 
 WINDOW_S = 0.5
 
@@ -75,11 +81,19 @@ def test_a_new_capacity_is_a_guess() -> None:
     assert (capacity.mbps, capacity.is_measured) == (FIRST_GUESS_MBPS, False)
 
 
-def test_full_clear_windows_are_a_search() -> None:
+def test_full_clear_windows_are_a_search_that_soon_gets_faster() -> None:
     capacity = Capacity(8.0)
     full_and_clear(capacity, 4)
-    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH**4)
+    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH * FAST_GROWTH**3)
     assert capacity.is_measured
+
+
+def test_a_guess_that_was_cut_is_left_at_the_slower_pace() -> None:
+    capacity = Capacity()
+    congested(capacity, 8.0 / GUESS_SHARE)
+    full_and_clear(capacity, HOLD_WINDOWS)
+    full_and_clear(capacity, 3)
+    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH**3)
 
 
 def test_what_was_moved_was_possible() -> None:
@@ -146,11 +160,24 @@ def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
     after = capacity.mbps
     assert after == DRAIN_SHARE * 20.0
     # when the windows of the queue that was there already follow, then they cut nothing more,
-    congested(capacity, 10.0, HOLD_WINDOWS)
+    congested(capacity, 18.0, HOLD_WINDOWS)
     assert capacity.mbps == after
     # but what is still congested then is so because of the new rate.
-    congested(capacity, after)
-    assert capacity.mbps == pytest.approx(DRAIN_SHARE * after)
+    congested(capacity, 19.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * (20.0 + 2 * 18.0 + 19.0) / CUT_WINDOWS)
+
+
+def test_a_cut_takes_the_mean_of_the_last_congested_windows() -> None:
+    # Given windows whose acknowledgements came late and early, then the line is held for what it carried in all of them,
+    capacity = measured_20_mbps()
+    congested(capacity, 13.0)
+    congested(capacity, 19.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * 16.0)
+    # and for nothing that was moved before the queue was last empty.
+    full_and_clear(capacity)
+    congested(capacity, 13.0)
+    congested(capacity, 14.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * 13.5)
 
 
 def test_after_congestion_it_probes_gently_and_searches_again_when_all_stays_calm() -> None:
@@ -352,7 +379,13 @@ def make_plan(span_sizes: list[int], listeners: int = 0) -> Plan:
     )
 
 
-plans = st.builds(make_plan, st.lists(st.integers(0, 1 << 20), min_size=1, max_size=8), st.integers(0, 3))
+WAYS = (lambda plan: plan, in_a_ring, *(partial(in_groups, size=size) for size in (1, 2, 3)))
+plans = st.builds(
+    lambda sizes, listeners, way: way(make_plan(sizes, listeners)),
+    st.lists(st.integers(0, 1 << 20), min_size=1, max_size=8),
+    st.integers(0, 3),
+    st.sampled_from(WAYS),
+)
 
 
 def members(plan: Plan) -> tuple[PeerId, ...]:
@@ -364,9 +397,10 @@ def test_demand_of_two_and_a_listener() -> None:
     one, other = plan.contributors
     (listener,) = plan.listeners
     # Its own result, and its contribution to the other's span.
-    assert demand_of(plan, one) == Demand({other: 1000, listener: 300}, {other: 1000, listener: 1000})
-    assert demand_of(plan, other) == Demand({one: 1000, listener: 700}, {one: 1000, listener: 1000})
-    assert set(demand_of(plan, listener).sent.values()) == {0}
+    received_by = {one: 1000, other: 1000, listener: 1000}
+    assert demand_of(plan, one) == Demand({other: 1000, listener: 300}, received_by)
+    assert demand_of(plan, other) == Demand({one: 1000, listener: 700}, received_by)
+    assert not any(demand_of(plan, listener).sent.values())
 
 
 @given(plans)
@@ -375,16 +409,57 @@ def test_all_that_is_sent_to_a_peer_is_what_it_receives(plan: Plan) -> None:
     demands = {peer: demand_of(plan, peer) for peer in members(plan)}
     for peer in members(plan):
         sent = sum(demand.sent.get(peer, 0) for demand in demands.values())
-        for sender in plan.contributors:
-            if sender != peer:
-                assert demands[sender].received_by[peer] == sent
+        for demand in demands.values():
+            assert demand.received_by[peer] == sent
     for listener in plan.listeners:
         assert sum(demands[listener].sent.values()) == 0
     assert all(peer not in demand.sent for peer, demand in demands.items())
 
 
+def test_demand_of_a_hierarchy_crosses_between_groups_once_each_way() -> None:
+    plan = in_groups(make_plan([100, 100, 100, 100]), 2)
+    group_of = {plan.contributors[place]: number for number, group in enumerate(plan.groups) for place in group}
+    across = sum(
+        values
+        for peer in plan.contributors
+        for other, values in demand_of(plan, peer).sent.items()
+        if group_of[peer] < group_of[other]
+    )
+    assert across == 400  # sums for the other group's spans, and results of the own ones: each value once
+
+
 def test_a_stranger_to_the_plan_sends_nothing() -> None:
     assert not any(demand_of(make_plan([10, 20]), PeerId("stranger")).sent.values())
+
+
+def test_what_a_closed_round_has_left_to_send_is_demanded_until_it_was_sent() -> None:
+    # Given an owner whose round closed while a listener waits for its results,
+    owner, listener = PeerId("owner"), PeerId("listener")
+    demand = Demand({listener: 1000, owner: 10}, {listener: 1000, owner: 10})
+    demands = Demands()
+    demands.open("run", 3, demand)
+    assert demands.close("run", 3)
+    # then that is demanded still, towards those who wait,
+    assert demands.now({listener}) == [Demand({listener: 1000}, demand.received_by)]
+    demands.forget_rests(lambda peer: peer == listener)
+    assert demands.now({listener}) != []
+    # and no more when it was sent.
+    demands.forget_rests(lambda _peer: False)
+    assert demands.now({listener}) == []
+    assert not demands.close("run", 3)
+
+
+def test_an_open_round_stands_for_what_is_left_of_the_one_before() -> None:
+    other = PeerId("other")
+    before, after, elsewhere = (Demand({other: values}, {other: 1000}) for values in (1, 2, 3))
+    demands = Demands()
+    demands.open("run", 3, before)
+    demands.open("elsewhere", 1, elsewhere)
+    demands.close("run", 3)
+    demands.open("run", 4, after)
+    assert demands.now({other}) == [elsewhere, after]
+    demands.close("run", 4)
+    assert demands.now({other}) == [elsewhere, after]
 
 
 lines_mbps = st.floats(-1, 4).map(lambda exponent: 10.0**exponent)
@@ -465,3 +540,26 @@ def test_lanes_are_few_when_near_and_as_many_as_the_path_holds_when_far() -> Non
 @given(st.floats(0, MOST_MBPS), st.floats(0, 1000), st.floats(1, 10))
 def test_a_quicker_path_never_gets_fewer_lanes(mbps: float, rtt_ms: float, factor: float) -> None:
     assert NEAR_LANES <= lanes_for(mbps, rtt_ms) <= lanes_for(factor * mbps, rtt_ms) <= MOST_LANES
+
+
+def test_what_a_narrow_way_leaves_of_the_line_is_for_the_others() -> None:
+    plan = make_plan([100, 100, 100, 100])
+    me, behind_cable, slow, free = plan.contributors
+    down = {behind_cable: 1000.0, slow: 9.0, free: 1000.0}
+    rates = pair_rates([demand_of(plan, me)], 90.0, down, dict.fromkeys(down, 0.0), lambda _sent: {behind_cable: 5.0})
+    # Each would get 30 of the line up; the slow one takes a third of its 9 down.
+    assert rates == pytest.approx({behind_cable: 5.0, slow: 3.0, free: 82.0})
+
+
+@given(
+    weights=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=8),
+    most=st.lists(st.floats(0.01, 1e4), min_size=8, max_size=8),
+    mbps=st.floats(0.01, 1e4),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_line_is_shared_out_whole_but_for_what_nobody_can_take(weights: list[int], most: list[float], mbps: float) -> None:
+    peers = [PeerId(str(number)) for number in range(len(weights))]
+    limits = dict(zip(peers, most, strict=False))
+    shares = _share_out(mbps, dict(zip(peers, weights, strict=True)), limits)
+    assert sum(shares.values()) == pytest.approx(min(mbps, sum(limits.values())))
+    assert all(shares[peer] <= limits[peer] * 1.0001 for peer in peers)
