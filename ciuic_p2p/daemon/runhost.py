@@ -48,6 +48,7 @@ from ciuic_p2p.errors import (
 from ciuic_p2p.local.protocol import Advanced, Attached
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
 from ciuic_p2p.tensors.codecs.registry import reply_codec
+from ciuic_p2p.tensors.kernels import prepare_soon
 from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
 from ciuic_p2p.tensors.state import piece_bytes
 from ciuic_p2p.terms import PeerId
@@ -191,6 +192,7 @@ class RunHost:
             )
         if self._machine.epoch is not None and self._machine.layout != seat.shape.layout:
             raise LayoutMismatch(f"run {self.run!r} is of another model or other outer settings", "use another run name")
+        prepare_soon(seat.layout.count)
         self.seat = seat
         self.handle(e.TrainerAttached(shape=seat.shape))
         if self._versions.current is not None:

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import structlog
@@ -23,6 +24,7 @@ from ciuic_p2p.errors import RoundFailed
 from ciuic_p2p.tensors.average import Accumulator
 from ciuic_p2p.tensors.codecs.base import Codec, Float32
 from ciuic_p2p.tensors.codecs.registry import codec_by_code, codec_by_name, reply_codec
+from ciuic_p2p.tensors.kernels import kernels
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +33,14 @@ LOSSLESS = codec_by_name("float32")
 COMPUTING = threading.BoundedSemaphore(max(1, min(len(os.sched_getaffinity(0)) // 2, 4)))
 """So many threads of this process compute at a time. numpy and torch let go of the interpreter's lock for every operation:
 with a thread for each lane more time would go into handing it to each other than into work."""
+
+_UNGATED = nullcontext()
+
+
+def computing(codec: Codec) -> AbstractContextManager[object]:
+    """To be held while a part is computed. No gate where a compiled loop does it in one turn: to wait for the gate takes two
+    switches of threads more, for work that is over in less."""
+    return _UNGATED if codec.has_kernels and kernels() is not None else COMPUTING
 
 
 class RoundValues:
@@ -61,7 +71,7 @@ class RoundValues:
         """
         assert self.contribution is not None, "a listener has no contribution"
         codec = self.codec_of(part)
-        with COMPUTING:
+        with computing(codec):
             payload = self.contribution.payload(part, self.parts[part], codec)
             return None if payload is None else self.packing.pack(payload, codec)
 
@@ -81,7 +91,7 @@ class RoundValues:
         term: a later one begins the sum anew, and nothing of an earlier one enters it any more.
         """
         codec = codec_by_code(codec_code)
-        with self._locks[part], COMPUTING:
+        with self._locks[part], computing(codec):
             payload = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
             if term >= self._terms[part]:
                 self._sum(part, term).add_encoded(codec, np.frombuffer(payload, np.uint8), samples)
@@ -94,7 +104,7 @@ class RoundValues:
     def partial_payload(self, part: int, term: int) -> memoryview | None:
         """The mean of what was added under this term, as it is passed on; None when another term or the result has come."""
         codec, mean = reply_codec(self.codec_of(part)), np.empty(self.parts[part].count, np.float32)
-        with self._locks[part], COMPUTING:
+        with self._locks[part], computing(codec):
             if self._terms[part] != term:
                 return None
             self._mean_into(mean, part, self._sums[part])
@@ -107,7 +117,7 @@ class RoundValues:
     def publish(self, part: int, term: int) -> None:
         """Takes the mean, encodes it once, and stores what everybody will decode. Nobody's contribution: zeros."""
         codec, mean = reply_codec(self.codec_of(part)), self._result(part)
-        with self._locks[part], COMPUTING:
+        with self._locks[part], computing(codec):
             summed = self._sums.pop(part, None) if self._terms[part] == term else None
             self._terms[part] = math.inf
             self._weights[part] = summed.total_weight if summed is not None else 0
@@ -137,7 +147,7 @@ class RoundValues:
     def store_result(self, part: int, payload: memoryview, codec_code: int, samples: int, *, packed: bool) -> None:
         """Raises MalformedPayload when it does not decode."""
         codec = codec_by_code(codec_code)
-        with self._locks[part], COMPUTING:
+        with self._locks[part], computing(codec):
             plain = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
             codec.decode_into(np.frombuffer(plain, np.uint8), self._result(part))
             self._terms[part] = math.inf

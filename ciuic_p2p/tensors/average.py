@@ -11,6 +11,7 @@ import numpy as np
 
 from ciuic_p2p.errors import RoundFailed
 from ciuic_p2p.tensors.codecs.base import Bytes, Codec, Float32
+from ciuic_p2p.tensors.kernels import can_take, kernels
 from ciuic_p2p.tensors.tiles import TILE_VALUES, is_finite, require_finite, tiles
 
 
@@ -51,6 +52,9 @@ class Accumulator:
         if codec.is_plain:
             self._add_checked(payload.view("<f4"), weight)
             return
+        if codec.add_checked(payload, weight, self._sum, is_first=self.contributions == 0):
+            self._count_in(weight)
+            return
         decoded = _THREAD.decoded()
         for tile in tiles(self.count):
             values = decoded[: tile.stop - tile.start]
@@ -65,15 +69,30 @@ class Accumulator:
         """
         if self.total_weight == 0:
             raise RoundFailed("no contribution carried a weight")
+        compiled = kernels()
+        if compiled is not None and can_take(self._sum, out):
+            self._require_finite_sum(compiled.is_finite(self._sum))
+            if out.ctypes.data != self._sum.ctypes.data:
+                out[:] = self._sum
+            compiled.divide(out, self.total_weight)
+            return
         divisor = np.float32(self.total_weight)
         for tile in tiles(self.count):
-            if not is_finite(self._sum[tile]):
-                raise RoundFailed("the weighted sum of the contributions is out of the range of float32")
+            self._require_finite_sum(is_finite(self._sum[tile]))
             np.divide(self._sum[tile], divisor, out=out[tile])
 
+    @staticmethod
+    def _require_finite_sum(finite: bool) -> None:
+        if not finite:
+            raise RoundFailed("the weighted sum of the contributions is out of the range of float32")
+
     def _add_checked(self, values: Float32, weight: int) -> None:
-        for tile in tiles(self.count):
-            self._add_tile(tile, values[tile], weight)
+        compiled = kernels()
+        if compiled is not None and can_take(values, self._sum):
+            compiled.add(values, weight, self._sum, is_first=self.contributions == 0)
+        else:
+            for tile in tiles(self.count):
+                self._add_tile(tile, values[tile], weight)
         self._count_in(weight)
 
     def _add_tile(self, tile: slice, values: Float32, weight: int) -> None:

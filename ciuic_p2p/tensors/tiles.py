@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ciuic_p2p.errors import MalformedPayload
+from ciuic_p2p.tensors.kernels import can_take, kernels
 
 Float32 = NDArray[np.float32]
 
@@ -30,17 +31,23 @@ def tiles(count: int) -> Iterator[slice]:
 
 
 def is_finite(values: Float32) -> bool:
-    """values: [count] float32. Two integer maxima over the bits: five times the speed of numpy.isfinite, and no temporary.
+    """values: [count] float32."""
+    compiled = kernels()
+    if compiled is not None and can_take(values):
+        return compiled.is_finite(values)
+    return all(_is_finite_tile(values[tile]) for tile in tiles(len(values)))
+
+
+def _is_finite_tile(values: Float32) -> bool:
+    """Two integer maxima over the bits: five times the speed of numpy.isfinite, and no temporary.
 
     As signed integers the positive infinities and NaNs are the largest, as unsigned ones the negative.
     """
-    if len(values) == 0:
-        return True
     signed, unsigned = values.view(np.int32), values.view(np.uint32)
     return int(signed.max()) < _POSITIVE_INFINITY_BITS and int(unsigned.max()) < _NEGATIVE_INFINITY_BITS
 
 
 def require_finite(values: Float32) -> None:
     """values: [count] float32. Raises MalformedPayload, without a peer, when one is not finite."""
-    if not all(is_finite(values[tile]) for tile in tiles(len(values))):
+    if not is_finite(values):
         raise MalformedPayload(None, "a value that is not finite")

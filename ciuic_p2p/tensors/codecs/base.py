@@ -33,6 +33,8 @@ class Codec(ABC):
     """By which an encoding's bytes lie in planes for lossless packing."""
     is_plain: bool = False
     """An encoding is the values' own little-endian bytes."""
+    has_kernels: bool = False
+    """Where the compiled loops are ready, a whole part takes one turn at the interpreter's lock (kernels.py)."""
     wants_feedback: bool = False
     """Loses so much of every value that a sender must keep the rest for its next contribution (feedback.py)."""
 
@@ -54,6 +56,13 @@ class Codec(ABC):
     @abstractmethod
     def decode_checked_into(self, payload: Bytes, out: Float32) -> None:
         """What decode_into does after its check: for payloads, or whole blocks of one, that `check` has let pass."""
+
+    def add_checked(self, payload: Bytes, weight: int, total: Float32, *, is_first: bool) -> bool:
+        """total += weight × what `decode_checked_into` gives, or = where it is the first, in one pass; total: [count] float32.
+
+        False, and nothing was done, where no loop for it is compiled.
+        """
+        return False
 
     def decode_into(self, payload: Bytes, out: Float32) -> None:
         """payload: [encoded_bytes(count)] uint8; out: [count] float32, contiguous, overwritten.

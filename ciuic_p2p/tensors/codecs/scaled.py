@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ciuic_p2p.tensors.codecs.base import Float32
+from ciuic_p2p.tensors.codecs.base import Bytes, Float32
 from ciuic_p2p.tensors.codecs.blocks import BlockCodec, Records
+from ciuic_p2p.tensors.kernels import can_take, kernels
 from ciuic_p2p.tensors.tiles import TORCH_VALUES
 
 BLOCK_VALUES = 256
@@ -70,6 +71,7 @@ class ScaledCodec(BlockCodec[ScaledWorkspace]):
     """A record begins with its `scale`; the subclass packs and unpacks the 256 codes that follow."""
 
     block_values = BLOCK_VALUES
+    has_kernels = True
     largest_magnitude = _LARGEST_PEAK
     levels: int
     """The largest code; the smallest is its negative."""
@@ -86,6 +88,43 @@ class ScaledCodec(BlockCodec[ScaledWorkspace]):
 
     def new_workspace(self, size: int) -> ScaledWorkspace:
         return ScaledWorkspace(size)
+
+    def encode_into(self, values: Float32, out: Bytes) -> None:
+        compiled = kernels()
+        whole, whole_bytes = self._whole(len(values))
+        if compiled is None or len(out) != self.encoded_bytes(len(values)) or not can_take(values, out):
+            super().encode_into(values, out)
+        elif not compiled.encode(self.levels, values[:whole], out[:whole_bytes]):
+            super().encode_into(values, out)  # which says what is wrong, or brings the values into the codec's range
+        elif whole < len(values):
+            self._encode_last(values[whole:], out[whole_bytes:])
+
+    def decode_checked_into(self, payload: Bytes, out: Float32) -> None:
+        compiled = kernels()
+        if compiled is None or not can_take(payload, out):
+            super().decode_checked_into(payload, out)
+            return
+        whole, whole_bytes = self._whole(len(out))
+        compiled.decode(self.levels, payload[:whole_bytes], out[:whole])
+        if whole < len(out):
+            super().decode_checked_into(payload[whole_bytes:], out[whole:])
+
+    def add_checked(self, payload: Bytes, weight: int, total: Float32, *, is_first: bool) -> bool:
+        compiled = kernels()
+        if compiled is None or not can_take(payload, total):
+            return False
+        whole, whole_bytes = self._whole(len(total))
+        compiled.add_encoded(self.levels, payload[:whole_bytes], weight, total[:whole], is_first=is_first)
+        if whole < len(total):
+            rest = np.empty(len(total) - whole, np.float32)
+            super().decode_checked_into(payload[whole_bytes:], rest)
+            compiled.add(rest, weight, total[whole:], is_first=is_first)
+        return True
+
+    def _whole(self, count: int) -> tuple[int, int]:
+        """How many of so many values are in whole blocks, and the bytes of those."""
+        whole = count - count % BLOCK_VALUES
+        return whole, self.encoded_bytes(whole)
 
     def encode_blocks(self, values: Float32, records: Records) -> None:
         space = self.workspace(len(records))
