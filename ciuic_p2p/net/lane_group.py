@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import structlog
@@ -30,7 +31,7 @@ from ciuic_p2p.net.outbox import LaneShare, Outbox
 from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tcpinfo import TcpInfo, prepare_for_bulk
-from ciuic_p2p.net.wires import RELAY, Dial
+from ciuic_p2p.net.wires import Dial
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
@@ -60,9 +61,9 @@ class LaneLimits:
 class LaneGroupParts:
     """What a group is made of. decides: which of the two this peer is, see pairing.py.
 
-    dial: a new wire to the peer; None at the peer that was dialled.
+    path: of the session. dial: a new wire to the peer; None at the peer that was dialled.
     ask: tells the dialling peer that so many lanes are wanted.
-    say_drained: tells the peer that nothing of this side is under way any more on lanes that were left.
+    say_drained: tells the peer that nothing of this side is under way any more on lanes that were left, and when they were.
     end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
@@ -70,9 +71,10 @@ class LaneGroupParts:
     keys: LaneKeys
     outbox: Outbox
     meter: Meter
+    path: str
     dial: Dial | None
     ask: Callable[[int], None]
-    say_drained: Callable[[], None]
+    say_drained: Callable[[bytes], None]
     frame_received: FrameReceived
     end_session: Callable[[Exception], None]
 
@@ -85,12 +87,17 @@ class LaneGroup:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
-        self._dial = parts.dial
+        self.dial = parts.dial
+        """Makes a new wire to the peer; None where the peer dials."""
         self._keepers: list[asyncio.Task[None]] = []
         self._lanes: dict[Lane, asyncio.Event] = {}
         self._count = limits.count
-        self._relayed: dict[Lane, LaneShare] = {}
-        self._drain: Drain | None = None
+        self._path = parts.path
+        self._left: set[str] = set()
+        """Paths over which no lane may come any more."""
+        self._ways: dict[Lane, tuple[str, LaneShare]] = {}
+        """By which path each lane goes."""
+        self._drains: dict[bytes, Drain] = {}
         self._numbers = count(0 if parts.decides else 1, 2)  # either side may dial, in turn: neither uses the other's
         self._used_numbers: set[int] = set()
         self._wanted = False
@@ -107,7 +114,7 @@ class LaneGroup:
 
     def answer(self, count: int) -> None:
         """The other peer asked for so many lanes; 0: as many as this one thinks right."""
-        if self._dial is not None:
+        if self.dial is not None:
             self.want()
             self.resize(count)
 
@@ -134,22 +141,28 @@ class LaneGroup:
         found = {lane.number: lane.read() for lane in self._lanes}
         return {number: info for number, info in found.items() if info is not None}
 
-    def move(self, dial: Dial | None) -> None:
-        """The session has a direct path now, over which this peer dials if it dialled that. No frame is begun on relayed lanes
-        any more; they are closed when both peers know that all that was under way there has arrived."""
-        self._dial = dial
-        self._drain = Drain(self._relayed, self._parts.say_drained)
+    def move(self, path: str, dial: Dial | None, leaving: bytes) -> None:
+        """The lanes go over another path from now on, which this peer dials if it has `dial`. No frame is begun on other lanes
+        any more; they are closed when both peers know that all that was under way there has arrived.
+
+        leaving: what both peers call this move; DRAINED says it."""
+        self._left.add(self._path)
+        self._left.discard(path)
+        self._path, self.dial = path, dial
+        left = {lane: share for lane, (way, share) in self._ways.items() if way != path}
+        self._drains[leaving] = Drain(left, partial(self._parts.say_drained, leaving))
         self._stop_keeping()
         if self._wanted:
             self._provide()
 
-    def peer_drained(self) -> None:
-        if self._drain is not None:
-            self._drain.peer_drained()
+    def peer_drained(self, leaving: bytes) -> None:
+        """Nothing of the peer is under way any more on the lanes that were left then."""
+        if leaving in self._drains:
+            self._drains[leaving].peer_drained()
 
     def accept(self, connection: socket.socket, opening: LaneOpening, path: str) -> None:
         """A lane that the peer dialled, as its opening proves. Raises PeerUnreachable when it is not to be used."""
-        if path == RELAY and self._drain is not None:
+        if path in self._left:
             raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} comes over the path that was left")
         if self._closed or opening.number in self._used_numbers or len(self._lanes) >= self._limits.most_accepted:
             raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} was used before or is one too many")
@@ -168,8 +181,8 @@ class LaneGroup:
         """Ends all lanes; what they carried is gone with the session."""
         self.retire()
         self._parts.outbox.close()
-        if self._drain is not None:
-            self._drain.close()
+        for drain in self._drains.values():
+            drain.close()
         for lane in list(self._lanes):
             lane.close()
         await self._tasks.cancel()
@@ -184,11 +197,11 @@ class LaneGroup:
     def _provide(self) -> None:
         if self._closed:
             return
-        if self._dial is None:
+        if self.dial is None:
             self._parts.ask(self._count)
             return
         while len(self._keepers) < self._count:
-            self._keepers.append(self._tasks.spawn(self._keep_lane(self._dial)))
+            self._keepers.append(self._tasks.spawn(self._keep_lane(self.dial)))
 
     def _stop_keeping(self) -> None:
         for keeper in self._keepers:
@@ -236,8 +249,7 @@ class LaneGroup:
             meter=self._parts.meter,
         )
         lane = Lane(parts, self)
-        if path == RELAY:
-            self._relayed[lane] = parts.share
+        self._ways[lane] = path, parts.share
         ended = self._lanes[lane] = asyncio.Event()
         lane.pace(self._parts.outbox.most_mbps)
         lane.start()
@@ -246,7 +258,7 @@ class LaneGroup:
 
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
-        was_left = self._relayed.pop(lane, None) is not None and self._drain is not None
+        was_left = self._ways.pop(lane)[0] in self._left
         if self._closed or (was_left and breaks_only_the_lane(error)):
             return
         self.broken_count += 1

@@ -1,6 +1,6 @@
 """The `Transport` over the network:
 
-sessions with all peers that are wanted or that come, direct or relayed, and their lanes.
+sessions with all peers that are wanted or that come, direct, through a third peer or relayed, and their lanes.
 
 Puts its parts together and refuses to know rounds, and where addresses come from.
 """
@@ -21,7 +21,8 @@ from ciuic_p2p.core.membership import Member
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.contacts import Contacts, Link
 from ciuic_p2p.net.dialling import Dialler, DialLimits, OpenStream
-from ciuic_p2p.net.envelopes import INSTANCE_BYTES, Kind
+from ciuic_p2p.net.envelopes import INSTANCE_BYTES, Envelope, Kind
+from ciuic_p2p.net.forwarding import Forwarder, ForwardFacts, ForwardLimits
 from ciuic_p2p.net.introduction import Gate, Introducer
 from ciuic_p2p.net.lane_group import LaneLimits
 from ciuic_p2p.net.linking import Linker, LinkerParts
@@ -32,6 +33,7 @@ from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tcpinfo import TcpInfo
 from ciuic_p2p.net.tls import TlsCredentials
 from ciuic_p2p.net.transport import OutgoingFrame, Receiver, Traffic, Transport
+from ciuic_p2p.net.ways import Ways
 from ciuic_p2p.net.wires import StreamWire
 from ciuic_p2p.terms import PeerId
 
@@ -48,11 +50,12 @@ class SessionsSettings:
     lanes: LaneLimits = field(default_factory=LaneLimits)
     strangers: StrangerLimits = field(default_factory=StrangerLimits)
     dialling: DialLimits = field(default_factory=DialLimits)
+    forwarding: ForwardLimits = field(default_factory=ForwardLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """What is known of an open session. path: "direct" or "relay". round_trip_s: of the last ping, None before it."""
+    """What is known of an open session. path: as core/paths.py writes it. round_trip_s: of the last ping, None before it."""
 
     member: Member
     name: str
@@ -82,7 +85,12 @@ class Sessions(Transport):
         self._contacts = Contacts()
         self._linker = Linker(parts, self._contacts)
         self._reception = Reception(self._linker, settings.strangers, self._tasks)
-        self._dialler = Dialler(self._linker, self._contacts, settings.dialling, self._tasks)
+        self._forwarder = Forwarder(self._contacts, settings.forwarding, self._tasks, lambda: self._reception.is_open)
+        self._ways = Ways(self._contacts, lambda peer: self._dialler.addresses_of(peer), self._reception.receive, self._tasks)
+        self._dialler = Dialler(self._linker, self._contacts, self._ways, settings.dialling, self._tasks)
+        self._reception.accept_splice = self._forwarder.accept
+        self._linker.way_told = self._way_told
+        self._linker.opened = self._dialler.third_peer_came
 
     async def start(self) -> tuple[str, ...]:
         """Returns the addresses listened on. Raises AddressUnusable."""
@@ -138,10 +146,27 @@ class Sessions(Transport):
         link = self._link(peer)
         return link.lanes.read() if link is not None else {}
 
+    def pace_forwarding(self, most_mbps: float | None) -> None:
+        """What may be carried for others from now on; None: as fast as it comes."""
+        self._forwarder.allowance.most_mbps = most_mbps
+
+    def forwarding(self) -> ForwardFacts:
+        """What this peer carries between others."""
+        return self._forwarder.facts()
+
     def waits_for(self, peer: PeerId) -> bool:
         """Whether frames to this peer are queued or not acknowledged."""
         link = self._link(peer)
         return link is not None and link.outbox.unacknowledged() > 0
+
+    def _way_told(self, peer: PeerId, envelope: Envelope) -> None:
+        match envelope.kind:
+            case Kind.WAY:
+                self._forwarder.take_asked(peer, envelope.body)
+            case Kind.GIVEN:
+                self._ways.take_given(peer, envelope.body)
+            case _:
+                self._ways.take_called(peer, envelope.body)
 
     def _link(self, peer: PeerId) -> Link | None:
         contact = self._contacts.find(peer)
@@ -170,7 +195,7 @@ class Sessions(Transport):
                 link.outbox.discard(partial(unwanted, contact.peer))
 
     def traffic(self) -> Traffic:
-        meters = [self._linker.strangers_meter, *(contact.meter for contact in self._contacts)]
+        meters = [self._linker.strangers_meter, self._forwarder.meter, *(contact.meter for contact in self._contacts)]
         readings = [meter.read() for meter in meters]
         return Traffic(sum(each.bytes_sent for each in readings), sum(each.bytes_received for each in readings))
 
