@@ -18,6 +18,7 @@ from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.liveness import Liveness
 from ciuic_p2p.core.measuring import GoodputMeter, RttMeter
 from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, encode
+from ciuic_p2p.core.paths import DIRECT, RELAY, Leg
 from ciuic_p2p.core.records import PeerRecord, decode_record
 from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.errors import AddressUnusable, MalformedMessage, PeerUnreachable
@@ -52,7 +53,7 @@ class Neighbour:
 
     record: PeerRecord | None = None
     raw_record: bytes = b""
-    path: str = "direct"
+    path: str = DIRECT
     rtt: RttMeter = field(default_factory=RttMeter)
     goodput: GoodputMeter = field(default_factory=GoodputMeter)
     """Of what comes from it."""
@@ -222,6 +223,25 @@ class Neighbours:
             found[peer, self.me] = Link(measure.rtt_ms, measure.jitter_ms, measure.goodput_mbps)
             found.setdefault((self.me, peer), Link(measure.rtt_ms, measure.jitter_ms, 0.0))
         return found
+
+    def legs(self) -> dict[tuple[PeerId, PeerId], Leg]:
+        """The same, without those that go through a third peer."""
+        return {
+            (source, target): Leg(
+                rtt_ms=max(link.rtt_ms, 0.0), goodput_mbps=max(link.goodput_mbps, 0.0), is_relayed=path == RELAY
+            )
+            for (source, target), link in self.links().items()
+            if (path := self.path(source, target)) in (DIRECT, RELAY)
+        }
+
+    def path(self, source: PeerId, target: PeerId) -> str:
+        """Between two peers, as this one sees it or as the receiving one reports it; direct if nobody says otherwise."""
+        other = target if source == self.me else source
+        if self.me in (source, target):
+            return self.known[other].path if other in self.known else DIRECT
+        reporter = self.known.get(target)
+        measure = reporter.reported.get(source) if reporter is not None else None
+        return measure.path if measure is not None else DIRECT
 
     def places(self) -> dict[PeerId, Place]:
         """Of the others whose record is here."""

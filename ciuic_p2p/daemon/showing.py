@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import psutil
 
 from ciuic_p2p.config import DaemonConfig
 from ciuic_p2p.daemon.neighbours import Neighbours
+from ciuic_p2p.daemon.pathfinder import Shown
 from ciuic_p2p.daemon.runs import Runs
-from ciuic_p2p.net.transport import Traffic
+from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.terms import VERSION, PeerId
 
 
@@ -19,19 +21,26 @@ class Showing:
     """Implements `local.views.Views`."""
 
     def __init__(
-        self, config: DaemonConfig, swarm_id: str, neighbours: Neighbours, runs: Runs, traffic: Callable[[], Traffic]
+        self,
+        config: DaemonConfig,
+        swarm_id: str,
+        neighbours: Neighbours,
+        runs: Runs,
+        sessions: Sessions,
+        show_path: Callable[[str], Shown],
     ) -> None:
         self._config = config
         self._swarm_id = swarm_id
         self._neighbours = neighbours
         self._runs = runs
-        self._traffic = traffic
+        self._sessions = sessions
+        self._show_path = show_path
         self._process = psutil.Process()
         self.loop_lag_ms = 0.0
         """The longest that the event loop was late in the last minute."""
 
     def status(self) -> dict[str, Any]:
-        traffic = self._traffic()
+        traffic = self._sessions.traffic()
         return {
             "peer_id": self._neighbours.me,
             "name": self._config.name,
@@ -40,6 +49,7 @@ class Showing:
             "version": VERSION,
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,
+            "forwarding": asdict(self._sessions.forwarding()),
             "store": {"free_disk_bytes": shutil.disk_usage(self._config.home).free},
             "memory_bytes": self._process.memory_info().rss,
             "loop_lag_ms": round(self.loop_lag_ms, 2),
@@ -77,7 +87,7 @@ class Showing:
                 "rtt_ms": round(link.rtt_ms, 2),
                 "jitter_ms": round(link.jitter_ms, 2),
                 "goodput_mbps": round(link.goodput_mbps, 2),
-                "path": self._path(source, target),
+                **asdict(self._path(source, target)),
             }
             for (source, target), link in sorted(self._neighbours.links().items())
         ]
@@ -88,11 +98,12 @@ class Showing:
         return [row for host in self._runs.hosts() for row in host.rounds.view(names)]
 
     def metrics(self) -> dict[str, float]:
-        traffic = self._traffic()
+        traffic = self._sessions.traffic()
         samples: dict[str, float] = {
             "ciuic_peers_alive": len(self._neighbours.present()) + 1,
             "ciuic_bytes_sent_total": traffic.bytes_sent,
             "ciuic_bytes_received_total": traffic.bytes_received,
+            "ciuic_forwarded_bytes_total": self._sessions.forwarding().carried_bytes,
             "ciuic_memory_bytes": self._process.memory_info().rss,
             "ciuic_loop_lag_ms": self.loop_lag_ms,
         }
@@ -120,7 +131,7 @@ class Showing:
             "version": version,
         }
 
-    def _path(self, source: PeerId, target: PeerId) -> str:
-        other = target if source == self._neighbours.me else source
-        neighbour = self._neighbours.known.get(other)
-        return neighbour.path if neighbour is not None else "direct"
+    def _path(self, source: PeerId, target: PeerId) -> Shown:
+        """What others say of their own paths is shown without a reason."""
+        shown = self._show_path(self._neighbours.path(source, target))
+        return shown if self._neighbours.me in (source, target) else Shown(shown.path, "")

@@ -33,7 +33,7 @@ from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tcpinfo import TcpInfo
 from ciuic_p2p.net.tls import TlsCredentials
 from ciuic_p2p.net.transport import OutgoingFrame, Receiver, Traffic, Transport
-from ciuic_p2p.net.ways import Ways
+from ciuic_p2p.net.ways import Prefer, Ways
 from ciuic_p2p.net.wires import StreamWire
 from ciuic_p2p.terms import PeerId
 
@@ -106,6 +106,10 @@ class Sessions(Transport):
     def use_relay(self, open_stream: OpenStream) -> None:
         """From now on a peer that no direct address reaches is dialled so."""
         self._dialler.open_stream = open_stream
+
+    def prefer_forwarders(self, prefer: Prefer) -> None:
+        """From now on third peers are asked for a way in that order; before, the nearest first."""
+        self._ways.prefer = prefer
 
     def want(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """Keep a session with this peer, a direct one if that can be. addresses: "host:port" each; none when only a relay

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
 
@@ -39,6 +39,8 @@ _MOST_CALLS = 64
 
 AddressesOf = Callable[[PeerId], tuple[str, ...]]
 """Where a peer may be dialled, as its record says."""
+Prefer = Callable[[PeerId, Sequence[PeerId]], Sequence[PeerId]]
+"""Given a target and the peers with a direct session, says which of them to ask, the best first."""
 Receive = Callable[[Wire, PeerId], Awaitable[None]]
 """Takes a connection in which this peer did not choose what it is for; from the peer that is named."""
 
@@ -54,15 +56,16 @@ class Ways:
         self._numbers = count()
         self._asked: dict[int, tuple[PeerId, asyncio.Future[bytes]]] = {}
         self._answering: Counter[PeerId] = Counter()
+        self.prefer: Prefer = lambda _target, beside: beside
 
     def forwarders(self, target: PeerId) -> list[PeerId]:
-        """Whom to ask for a way: the peers with a direct session, the nearest first."""
+        """Whom to ask for a way: the peers with a direct session, the nearest first, unless `prefer` knows better."""
         beside = [
             (contact.link.session.round_trip_s or 0.0, contact.peer)
             for contact in self._contacts
             if contact.link is not None and contact.link.session.path == DIRECT and contact.peer != target
         ]
-        return [peer for _, peer in sorted(beside)]
+        return list(self.prefer(target, [peer for _, peer in sorted(beside)]))
 
     async def dial(self, target: PeerId, forwarder: PeerId) -> Wire:
         """A connection to `target` through `forwarder`. Raises PeerUnreachable, also when it is refused."""
