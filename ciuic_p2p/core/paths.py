@@ -17,8 +17,8 @@ _VIA = "via "
 LEG_ROUND_TRIPS = 1.0
 """Of a transfer over a path that is open: what is asked for goes one way and comes the other."""
 
-FORWARDING_HANDICAP = 1.5
-"""A forwarder's line carries every byte twice, and it has frames of its own to send: its legs are counted as so much slower."""
+FORWARDING_HANDICAP = 2.0
+"""A forwarder's line carries every byte twice, beside as many of its own in a round: its legs are counted as so much slower."""
 
 SWITCH_GAIN = 1.25
 """Another path than the present one must be so much quicker, or noise would move transfers back and forth."""
@@ -72,6 +72,20 @@ class Path:
     round_trip_ms: float
     goodput_mbps: float
     """Of the bottleneck; 0: not measured."""
+
+
+def both_ways(legs: Legs) -> dict[tuple[PeerId, PeerId], Leg]:
+    """Each pair by its slower direction, for a choice that holds for both."""
+    return {(source, target): _slower(leg, legs.get((target, source), leg)) for (source, target), leg in legs.items()}
+
+
+def _slower(one: Leg, other: Leg) -> Leg:
+    measured = [leg.goodput_mbps for leg in (one, other) if leg.goodput_mbps > 0]
+    return Leg(
+        rtt_ms=max(one.rtt_ms, other.rtt_ms),
+        goodput_mbps=min(measured, default=0.0),
+        is_relayed=one.is_relayed or other.is_relayed,
+    )
 
 
 def predict_s(round_trip_ms: float, goodput_mbps: float, size_bytes: float) -> float:

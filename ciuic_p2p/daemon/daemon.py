@@ -77,7 +77,7 @@ class Daemon:
         self._sessions = Sessions(self._identity.private_key, self._membership, self, self._sessions_settings())
         self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self)
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
-        self._pathfinder = Pathfinder(self.peer_id, self._neighbours.legs, self._name_of)
+        self._pathfinder = Pathfinder(self.peer_id, self._sessions, self._neighbours, self._name_of)
         self._sessions.prefer_forwarders(self._pathfinder.order)
         self._pacemaker = Pacemaker(self._sessions, self._neighbours.rtt_ms, *self._line())
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
@@ -159,6 +159,7 @@ class Daemon:
 
     def _care_for_links(self) -> None:
         self._neighbours.report_links()
+        self._pathfinder.tick(time.monotonic())
         places = self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)}
         self._runs.update_links(self._neighbours.links(), places, self._pacemaker.lines_mbps(self.peer_id))
         if not any(host.is_busy() for host in self._runs.hosts()):
@@ -261,6 +262,9 @@ class Daemon:
     def session_moved(self, peer: PeerId, path: str) -> None:
         self._neighbours.session_moved(peer, path)
 
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        self._neighbours.lanes_moved(peer, path)
+
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self._neighbours.session_closed(peer, error)
 
@@ -300,6 +304,7 @@ class Daemon:
 
     def peer_gone(self, peer: PeerId) -> None:
         self._pacemaker.forget(peer)
+        self._sessions.forsake(peer)
         self._runs.peer_gone(peer)
 
     # -- what this machine asks (local.server.TrainerHost) -----------------------------------------------------------------

@@ -47,6 +47,14 @@ class Watcher(Protocol):
         """It left, died or froze."""
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """timed_bytes: in all bursts that were long enough to time. burst_bytes: in the last one of them."""
+
+    timed_bytes: int
+    burst_bytes: int
+
+
 @dataclass(slots=True)
 class Neighbour:
     """One other peer."""
@@ -54,6 +62,7 @@ class Neighbour:
     record: PeerRecord | None = None
     raw_record: bytes = b""
     path: str = DIRECT
+    """By which bulk comes and goes."""
     rtt: RttMeter = field(default_factory=RttMeter)
     goodput: GoodputMeter = field(default_factory=GoodputMeter)
     """Of what comes from it."""
@@ -122,6 +131,12 @@ class Neighbours:
                 neighbour.path = path
                 neighbour.probes.clear()
                 neighbour.rtt, neighbour.goodput, neighbour.timed_s = RttMeter(), GoodputMeter(), float("-inf")
+
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        """Round trips are those of the session, which stays."""
+        neighbour = self.known.setdefault(peer, Neighbour())
+        with self._meters:
+            neighbour.path, neighbour.goodput = path, GoodputMeter()
 
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self._liveness.session_closed(peer)
@@ -233,6 +248,12 @@ class Neighbours:
             for (source, target), link in self.links().items()
             if (path := self.path(source, target)) in (DIRECT, RELAY)
         }
+
+    def transfer(self, peer: PeerId) -> Transfer:
+        """What came from a peer since its path is what it is."""
+        neighbour = self.known.get(peer, Neighbour())
+        with self._meters:
+            return Transfer(neighbour.goodput.timed_bytes, neighbour.goodput.burst_bytes)
 
     def path(self, source: PeerId, target: PeerId) -> str:
         """Between two peers, as this one sees it or as the receiving one reports it; direct if nobody says otherwise."""

@@ -27,7 +27,7 @@ class Showing:
         neighbours: Neighbours,
         runs: Runs,
         sessions: Sessions,
-        show_path: Callable[[str], Shown],
+        show_path: Callable[[str, PeerId | None], Shown],
     ) -> None:
         self._config = config
         self._swarm_id = swarm_id
@@ -133,5 +133,8 @@ class Showing:
 
     def _path(self, source: PeerId, target: PeerId) -> Shown:
         """What others say of their own paths is shown without a reason."""
-        shown = self._show_path(self._neighbours.path(source, target))
-        return shown if self._neighbours.me in (source, target) else Shown(shown.path, "")
+        me = self._neighbours.me
+        path = self._neighbours.path(source, target)
+        if me in (source, target):
+            return self._show_path(path, target if source == me else source)
+        return Shown(self._show_path(path, None).path, "")

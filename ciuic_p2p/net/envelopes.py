@@ -54,6 +54,8 @@ class Kind(enum.IntEnum):
     """The sender asks for a way to another peer (splice_messages.py); so do the next two."""
     GIVEN = 14
     CALLED = 15
+    STEER = 16
+    """The sender, who dials the lanes, dials them over the path in the body from now on; the session stays where it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import math
 import random
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from itertools import count
 import structlog
 
 from ciuic_p2p.core.frames import FrameHeader
-from ciuic_p2p.errors import PeerUnreachable, RemoteError
+from ciuic_p2p.core.paths import forwarder_of
+from ciuic_p2p.errors import MalformedMessage, PeerUnreachable, RemoteError
 from ciuic_p2p.net.draining import Drain
 from ciuic_p2p.net.lane_opening import OPENING_BYTES, SALT_BYTES, LaneKeys, LaneOpening, unpack_opening
 from ciuic_p2p.net.lanes import Lane, LaneParts, breaks_only_the_lane
@@ -38,6 +40,9 @@ _log = structlog.get_logger(__name__)
 _LIVED_S = 5.0
 """A lane that lasted this long was no failed attempt: the next one is dialled without delay."""
 _random = random.SystemRandom()
+_STEERING = struct.Struct("!cI")
+_LONGEST_PATH = 80
+"""Characters: `via` and a peer id."""
 
 FrameReceived = Callable[[FrameHeader, memoryview], None]
 
@@ -64,6 +69,7 @@ class LaneGroupParts:
     path: of the session. dial: a new wire to the peer; None at the peer that was dialled.
     ask: tells the dialling peer that so many lanes are wanted.
     say_drained: tells the peer that nothing of this side is under way any more on lanes that were left, and when they were.
+    say_steered: tells the peer over which path lanes are dialled from now on. path_chosen: told the same, at both peers.
     end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
@@ -75,6 +81,8 @@ class LaneGroupParts:
     dial: Dial | None
     ask: Callable[[int], None]
     say_drained: Callable[[bytes], None]
+    say_steered: Callable[[bytes], None]
+    path_chosen: Callable[[str], None]
     frame_received: FrameReceived
     end_session: Callable[[Exception], None]
 
@@ -88,15 +96,21 @@ class LaneGroup:
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
         self.dial = parts.dial
-        """Makes a new wire to the peer; None where the peer dials."""
+        """Makes a new wire to the peer as the session's was made; None where the peer dials."""
+        self._lane_dial = parts.dial
+        """The same for lanes, which may go by another path."""
         self._keepers: list[asyncio.Task[None]] = []
         self._lanes: dict[Lane, asyncio.Event] = {}
         self._count = limits.count
-        self._path = parts.path
+        self._home = self._path = parts.path
+        """Of the session, and of the lanes."""
+        self._steerings = count()
         self._left: set[str] = set()
         """Paths over which no lane may come any more."""
         self._ways: dict[Lane, tuple[str, LaneShare]] = {}
         """By which path each lane goes."""
+        self._retired: set[Lane] = set()
+        """That are left: they end when they are empty."""
         self._drains: dict[bytes, Drain] = {}
         self._numbers = count(0 if parts.decides else 1, 2)  # either side may dial, in turn: neither uses the other's
         self._used_numbers: set[int] = set()
@@ -142,14 +156,49 @@ class LaneGroup:
         return {number: info for number, info in found.items() if info is not None}
 
     def move(self, path: str, dial: Dial | None, leaving: bytes) -> None:
-        """The lanes go over another path from now on, which this peer dials if it has `dial`. No frame is begun on other lanes
-        any more; they are closed when both peers know that all that was under way there has arrived.
+        """The session goes over another path from now on, which this peer dials if it has `dial`, and the lanes follow.
 
-        leaving: what both peers call this move; DRAINED says it."""
+        leaving: what both peers call this; DRAINED says it."""
+        self._home, self.dial = path, dial
+        self._leave_for(path, dial, leaving)
+
+    def steer(self, path: str, dial: Dial) -> None:
+        """The lanes go over another path from now on, the session stays where it is. Only where this peer dials."""
+        if self.dial is None or self._closed or path == self._path:
+            return
+        leaving = _STEERING.pack(b"S", next(self._steerings))
+        self._parts.say_steered(leaving + path.encode())
+        self._leave_for(path, dial, leaving)
+        self._parts.path_chosen(path)
+
+    def steered(self, said: bytes) -> None:
+        """The peer has done that. Raises MalformedMessage."""
+        leaving, path = said[: _STEERING.size], said[_STEERING.size :].decode("ascii", errors="replace")
+        if self.dial is not None or len(path) > _LONGEST_PATH or (path != self._home and forwarder_of(path) is None):
+            raise MalformedMessage(self._parts.peer, "it moved lanes to where they cannot go")
+        self._leave_for(path, None, leaving)
+        self._parts.path_chosen(path)
+
+    def abandon(self, path: str) -> None:
+        """Nothing comes over that path any more, though it is not broken: lanes there end at once, unless the session uses it
+        too and ends by itself. What they had under way is sent again."""
+        if path == self._home:
+            return
+        if path == self._path and self.dial is not None:
+            self.steer(self._home, self.dial)
+        for lane, (way, _) in self._ways.items():
+            if way == path:
+                lane.close()
+
+    def _leave_for(self, path: str, dial: Dial | None, leaving: bytes) -> None:
+        """No frame is begun on other lanes any more; they are closed when both peers know that all that was under way there
+        has arrived."""
         self._left.add(self._path)
         self._left.discard(path)
-        self._path, self.dial = path, dial
-        left = {lane: share for lane, (way, share) in self._ways.items() if way != path}
+        self._path, self._lane_dial = path, dial
+        self._drains = {key: drain for key, drain in self._drains.items() if not drain.is_over}
+        left = {lane: share for lane, (way, share) in self._ways.items() if way != path and lane not in self._retired}
+        self._retired |= left.keys()
         self._drains[leaving] = Drain(left, partial(self._parts.say_drained, leaving))
         self._stop_keeping()
         if self._wanted:
@@ -201,7 +250,7 @@ class LaneGroup:
             self._parts.ask(self._count)
             return
         while len(self._keepers) < self._count:
-            self._keepers.append(self._tasks.spawn(self._keep_lane(self.dial)))
+            self._keepers.append(self._tasks.spawn(self._keep_lane(self._lane_dial or self.dial)))
 
     def _stop_keeping(self) -> None:
         for keeper in self._keepers:
@@ -215,10 +264,16 @@ class LaneGroup:
             try:
                 await self._dial_lane(dial)
             except (PeerUnreachable, RemoteError) as error:
-                _log.info("lane.unreachable", peer=self._parts.peer, error=str(error))
+                _log.info("lane.unreachable", peer=self._parts.peer, path=self._path, error=str(error))
+                self._go_home()
             delay_s = self._limits.shortest_delay_s if time.monotonic() - began > _LIVED_S else delay_s
             await asyncio.sleep(delay_s * _random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, self._limits.longest_delay_s)
+
+    def _go_home(self) -> None:
+        """A path that cannot be dialled is left for the session's own."""
+        if self.dial is not None and self._path != self._home:
+            self.steer(self._home, self.dial)
 
     async def _dial_lane(self, dial: Dial) -> None:
         """Opens a lane and waits for its end."""
@@ -258,7 +313,9 @@ class LaneGroup:
 
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
-        was_left = self._ways.pop(lane)[0] in self._left
+        del self._ways[lane]
+        was_left = lane in self._retired
+        self._retired.discard(lane)
         if self._closed or (was_left and breaks_only_the_lane(error)):
             return
         self.broken_count += 1

@@ -150,6 +150,8 @@ class Linker:
             dial=dial,
             ask=lambda count: session.send(Kind.LANES, bytes([count])),
             say_drained=partial(session.send, Kind.DRAINED),
+            say_steered=partial(session.send, Kind.STEER),
+            path_chosen=partial(self._report_lanes, session),
             frame_received=partial(self._parts.receiver.frame_received, session.peer),
             end_session=session.end,
         )
@@ -210,6 +212,8 @@ class Linker:
                 link.lanes.answer(envelope.body[0] if envelope.body else 0)
             case Kind.DRAINED:
                 link.lanes.peer_drained(envelope.body)
+            case Kind.STEER:
+                link.lanes.steered(envelope.body)
             case Kind.WAY | Kind.GIVEN | Kind.CALLED:
                 self.way_told(link.session.peer, envelope)
             case _:
@@ -219,6 +223,10 @@ class Linker:
         self._contacts.get(session.peer).changed.set()
         _log.info("session.moved", peer=session.peer, path=session.path)
         self._parts.receiver.session_moved(session.peer, session.path)
+
+    def _report_lanes(self, session: Session, path: str) -> None:
+        _log.info("lanes.steered", peer=session.peer, path=path)
+        self._parts.receiver.lanes_moved(session.peer, path)
 
     def _report_closed(self, contact: Contact, link: Link, error: Exception | None) -> None:
         """Once: a link that was replaced is reported when that happens, not when its connection ends."""

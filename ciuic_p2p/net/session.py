@@ -118,7 +118,7 @@ class Session:
                 message_received(envelope.body)
             case Kind.GOODBYE:
                 self.end(None)
-            case Kind.LANES | Kind.REACHED | Kind.MOVE | Kind.DRAINED | Kind.WAY | Kind.GIVEN | Kind.CALLED:
+            case Kind.LANES | Kind.REACHED | Kind.MOVE | Kind.DRAINED | Kind.WAY | Kind.GIVEN | Kind.CALLED | Kind.STEER:
                 told(envelope)
             case Kind.PING if len(envelope.body) == _PING_BYTES:
                 self.send(Kind.PONG, envelope.body)

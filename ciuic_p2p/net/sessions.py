@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ciuic_p2p.core.frames import FrameHeader
 from ciuic_p2p.core.membership import Member
+from ciuic_p2p.core.paths import DIRECT, via
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.contacts import Contacts, Link
 from ciuic_p2p.net.dialling import Dialler, DialLimits, OpenStream
@@ -33,7 +34,7 @@ from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tcpinfo import TcpInfo
 from ciuic_p2p.net.tls import TlsCredentials
 from ciuic_p2p.net.transport import OutgoingFrame, Receiver, Traffic, Transport
-from ciuic_p2p.net.ways import Prefer, Ways
+from ciuic_p2p.net.ways import Prefer, Ways, way_through
 from ciuic_p2p.net.wires import StreamWire
 from ciuic_p2p.terms import PeerId
 
@@ -149,6 +150,33 @@ class Sessions(Transport):
         """What the kernel says of each direct lane, by its number."""
         link = self._link(peer)
         return link.lanes.read() if link is not None else {}
+
+    def is_direct(self, peer: PeerId) -> bool:
+        """Whether there is a session over a direct connection; its lanes may go elsewhere."""
+        link = self._link(peer)
+        return link is not None and link.session.path == DIRECT
+
+    def may_steer(self, peer: PeerId) -> bool:
+        """Whether this peer says by which path the lanes to `peer` go: it dials them, and the session is direct."""
+        link = self._link(peer)
+        return link is not None and self.is_direct(peer) and link.lanes.dial is not None
+
+    def steer(self, peer: PeerId, forwarder: PeerId | None) -> None:
+        """The lanes to a peer go through a third one from now on, or directly: None. By themselves they come back when that
+        way cannot be dialled; `lanes_moved` is told either way. Nothing unless `may_steer`."""
+        link = self._link(peer)
+        if link is None or link.lanes.dial is None or link.session.path != DIRECT:
+            return
+        if forwarder is None:
+            link.lanes.steer(DIRECT, link.lanes.dial)
+        else:
+            link.lanes.steer(via(forwarder), way_through(self._ways, peer, forwarder))
+
+    def forsake(self, forwarder: PeerId) -> None:
+        """A peer that is silent: lanes that go through it end, and others take over."""
+        for contact in self._contacts:
+            if contact.link is not None:
+                contact.link.lanes.abandon(via(forwarder))
 
     def pace_forwarding(self, most_mbps: float | None) -> None:
         """What may be carried for others from now on; None: as fast as it comes."""

@@ -44,6 +44,9 @@ class Receiver(Protocol):
     def session_moved(self, peer: PeerId, path: str) -> None:
         """The session goes on over another path, both ways; nothing was lost."""
 
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        """Frames go over another path than the session, or over the same again; nothing was lost."""
+
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         """The session is down; None when the peer said goodbye. Frames not acknowledged are dropped."""
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 
 import pytest
 import uvloop
@@ -26,6 +27,7 @@ from ciuic_p2p.testing.proxy import Proxy
 from ciuic_p2p.testing.swarm import LISTEN, Swarm, SwarmPeer, probe, swarm
 from tests.swarm.relay_kit import RelayInside, identity_beside
 from tests.swarm.swarm_kit import eventually
+from tests.swarm.talk_kit import Talk
 
 RUNNERS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 LOWER = pytest.mark.parametrize("lower", [True, False], ids=["the lower id asks", "the higher id asks"])
@@ -66,18 +68,19 @@ async def meet_via(three: Trio) -> None:
         assert path(side, other) == via(three.vera.peer)
 
 
+_numbers = count()
+
+
 async def exchange(one: SwarmPeer, other: SwarmPeer) -> None:
-    """Frames both ways arrive as they were sent."""
-    before = {side.peer: len(side.heard.frames) for side in (one, other)}
+    """Frames both ways arrive as they were sent; twice, perhaps, when lanes broke meanwhile."""
+    parts = [next(_numbers) for _ in range(FRAMES)]
     for side, far in ((one, other), (other, one)):
-        side.sessions.send_frames(far.peer, [probe(number, PAYLOAD) for number in range(FRAMES)])
+        side.sessions.send_frames(far.peer, [probe(part, PAYLOAD) for part in parts])
     for side, far in ((one, other), (other, one)):
-        await side.heard.until(lambda side=side: len(side.heard.frames) >= before[side.peer] + FRAMES)
-        arrived = [
-            (header.part, payload) for peer, header, payload in side.heard.frames[before[side.peer] :] if peer == far.peer
-        ]
-        assert sorted(part for part, _ in arrived) == list(range(FRAMES))
-        assert all(payload == PAYLOAD for _, payload in arrived)
+        await side.heard.until(
+            lambda side=side, far=far: set(parts) <= {h.part for peer, h, _ in side.heard.frames if peer == far.peer}
+        )
+        assert all(payload == PAYLOAD for _, _, payload in side.heard.frames)
 
 
 def path(side: SwarmPeer, other: SwarmPeer) -> str:
@@ -408,6 +411,135 @@ def test_words_about_ways_that_do_not_decode_end_the_session(kind: Kind, body: b
             await three.vera.heard.until(lambda: bool(three.vera.heard.closed))
             peer, error = three.vera.heard.closed[0]
             assert (peer, type(error)) == (three.anna.peer, MalformedMessage)
+
+    asyncio.run(story())
+
+
+@asynccontextmanager
+async def beside_each_other(members: Swarm, *, lower: bool = True) -> AsyncIterator[tuple[SwarmPeer, SwarmPeer, SwarmPeer]]:
+    """Anna has dialled Bert directly, and both have a session with Vera."""
+    vera, bert = await members.add(), await members.add()
+    anna = await members.add(HIDDEN, identity=await identity_beside(bert.peer, lower=lower))
+    await anna.meet(bert)
+    for side in (anna, bert):
+        await side.meet(vera)
+    yield anna, bert, vera
+
+
+@RUNNERS
+@LOWER
+def test_lanes_are_steered_through_a_third_peer_and_back_and_nothing_is_lost_or_doubled(
+    run: Callable[..., None], lower: bool
+) -> None:
+    async def story() -> None:
+        async with swarm() as members, beside_each_other(members, lower=lower) as (anna, bert, vera):
+            talk = Talk((anna, bert))
+            talking = asyncio.create_task(talk.go_on())
+            await bert.heard.until(lambda: len(bert.heard.frames) > 20)
+            for turn in range(1, 4):
+                # when they are steered away, then they go through Vera, both ways
+                enough = vera.sessions.forwarding().carried_bytes + 1_000_000
+                anna.sessions.steer(bert.peer, vera.peer)
+                for side, other in ((anna, bert), (bert, anna)):
+                    await side.heard.until(lambda side=side, turn=turn: len(side.heard.steered) == 2 * turn - 1)
+                    assert side.heard.steered[-1] == (other.peer, via(vera.peer))
+                await eventually(lambda enough=enough: vera.sessions.forwarding().carried_bytes > enough, "Vera forwards")
+                assert (path(anna, bert), path(bert, anna)) == ("direct", "direct")
+
+                # and when they are steered back, Vera has nothing to carry soon
+                anna.sessions.steer(bert.peer, None)
+                for side in (anna, bert):
+                    await side.heard.until(lambda side=side, turn=turn: len(side.heard.steered) == 2 * turn)
+                await eventually(lambda: vera.sessions.forwarding().splices == 0, "Vera carries nothing any more")
+            talking.cancel()
+            await talk.assert_arrived()
+            for side, other in ((anna, bert), (bert, anna)):
+                assert side.sessions.facts(other.peer).lanes_broken == 0
+                assert side.heard.closed == []
+
+    run(story())
+
+
+@RUNNERS
+def test_lanes_come_back_by_themselves_when_the_third_peer_goes(run: Callable[..., None]) -> None:
+    async def story() -> None:
+        async with swarm() as members, beside_each_other(members) as (anna, bert, vera):
+            anna.sessions.steer(bert.peer, vera.peer)
+            await exchange(anna, bert)
+            await vera.sessions.stop()
+            await exchange(anna, bert)
+            for side, other in ((anna, bert), (bert, anna)):
+                await side.heard.until(lambda side=side: len(side.heard.steered) == 2)
+                assert side.heard.steered == [(other.peer, via(vera.peer)), (other.peer, "direct")]
+                assert other.peer not in {peer for peer, _ in side.heard.closed}
+
+    run(story())
+
+
+def test_lanes_come_back_when_the_third_peer_is_given_up_though_nothing_broke() -> None:
+    """It is frozen: its machine still acknowledges, and carries nothing."""
+
+    async def story() -> None:
+        async with swarm() as members, beside_each_other(members) as (anna, bert, vera):
+            anna.sessions.steer(bert.peer, vera.peer)
+            await exchange(anna, bert)
+            vera.sessions.pace_forwarding(0.000001)
+            stuck = set(range(100_000, 100_000 + FRAMES))
+            for side, other in ((anna, bert), (bert, anna)):
+                side.sessions.send_frames(other.peer, [probe(part, PAYLOAD) for part in sorted(stuck)])
+            for side in (anna, bert):
+                side.sessions.forsake(vera.peer)
+            for side in (anna, bert):
+                await side.heard.until(lambda side=side: stuck <= {header.part for _, header, _ in side.heard.frames})
+                assert side.heard.steered[-1][1] == "direct"
+                assert side.heard.closed == []
+
+    asyncio.run(story())
+
+
+def test_lanes_come_back_when_the_third_peer_does_not_want_to() -> None:
+    async def story() -> None:
+        async with swarm() as members, beside_each_other(members) as (anna, bert, _):
+            unwilling = await members.add(SessionsSettings(listen=LISTEN, forwarding=ForwardLimits(is_on=False)))
+            for side in (anna, bert):
+                await side.meet(unwilling)
+            anna.sessions.steer(bert.peer, unwilling.peer)
+            await exchange(anna, bert)
+            await bert.heard.until(lambda: len(bert.heard.steered) == 2)
+            assert [name for _, name in bert.heard.steered] == [via(unwilling.peer), "direct"]
+
+    asyncio.run(story())
+
+
+def test_who_does_not_dial_the_lanes_steers_nothing() -> None:
+    async def story() -> None:
+        async with swarm() as members, beside_each_other(members) as (anna, bert, vera):
+            assert (anna.sessions.may_steer(bert.peer), bert.sessions.may_steer(anna.peer)) == (True, False)
+            bert.sessions.steer(anna.peer, vera.peer)
+            await exchange(anna, bert)
+            assert bert.heard.steered == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("body", [b"", b"S\0\0\0\0", b"S\0\0\0\0relay", b"S\0\0\0\0via " + b"x" * 100])
+def test_steering_to_nowhere_ends_the_session(body: bytes) -> None:
+    async def story() -> None:
+        async with swarm() as members, beside_each_other(members) as (anna, bert, _):
+            anna.sessions._contacts.link_to(bert.peer).session.send(Kind.STEER, body)
+            await bert.heard.until(lambda: bool(bert.heard.closed))
+            assert [(peer, type(error)) for peer, error in bert.heard.closed] == [(anna.peer, MalformedMessage)]
+
+    asyncio.run(story())
+
+
+def test_steering_by_the_one_that_was_dialled_ends_the_session() -> None:
+    async def story() -> None:
+        async with swarm() as members, beside_each_other(members) as (anna, bert, vera):
+            said = b"S\0\0\0\0" + via(vera.peer).encode()
+            bert.sessions._contacts.link_to(anna.peer).session.send(Kind.STEER, said)
+            await anna.heard.until(lambda: bool(anna.heard.closed))
+            assert [(peer, type(error)) for peer, error in anna.heard.closed] == [(bert.peer, MalformedMessage)]
 
     asyncio.run(story())
 
