@@ -43,6 +43,8 @@ NEAR_MS = 2.0
 """Peers so near share a switch, not an access line: nothing is paced between them."""
 FETCH_SHARE = 0.25
 """Of the line up, for newcomers that take the state while a round is under way."""
+FORWARD_SHARE = 0.5
+"""Of its own measured line, for what it carries between others while it takes part in a round itself; else all of it."""
 IDLE_SHARE = 0.5
 """Of the slower line, for what no plan foresaw: probes, a round's rest."""
 
@@ -84,6 +86,9 @@ class Pacemaker:
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
+        self._carried_bytes = 0
+        self._forwarded_mbps = 0.0
+        """Carried between others in the last window: up as much as down."""
         self._fetches: dict[PeerId, int] = {}
         """Peers that take a state here → how many donors they asked."""
 
@@ -139,6 +144,9 @@ class Pacemaker:
         windows = {peer: self._read(peer, seconds) for peer in self._sessions.connected()}
         for peer, window in windows.items():
             self._flows[peer].sent_mbps = window.sent_mbps
+        carried_bytes = self._sessions.forwarding().carried_bytes
+        self._forwarded_mbps = (carried_bytes - self._carried_bytes) * 8e-6 / seconds
+        self._carried_bytes = carried_bytes
         far = {peer: window for peer, window in windows.items() if not self._is_near(peer)}
         if seconds > BUSY_SHARE * WINDOW_S:
             for flow in self._flows.values():
@@ -169,14 +177,14 @@ class Pacemaker:
         self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
         alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
         if flows:
-            moved_mbps = total_sent_mbps(sending.values())
+            moved_mbps = total_sent_mbps(sending.values()) + self._forwarded_mbps
             loses = most([window.loses for window in sending.values()])
             self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
     def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
         flows = [self._flows[peer] for peer in receiving]
         self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
-        moved_mbps = sum(window.received_mbps for window in receiving.values())
+        moved_mbps = sum(window.received_mbps for window in receiving.values()) + self._forwarded_mbps
         if flows:
             loses = len(flows) > 1 and most([flow.loses for flow in flows])
             self._down.add(moved_mbps, self._down_queued_ms, loses=loses)
@@ -224,7 +232,9 @@ class Pacemaker:
         rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
         waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
         demands = [_among(demand, waiting) for demand in list(self._demands.values())]
-        for_rounds = self._up.mbps * (1 - FETCH_SHARE) if fetching else self._up.mbps
+        own_mbps = self._up.mbps - min(self._forwarded_mbps, FORWARD_SHARE * self._up.mbps)
+        for_rounds = own_mbps * (1 - FETCH_SHARE) if fetching else own_mbps
+        self._sessions.pace_forwarding(self._most_forwarded_mbps())
         rates = pair_rates(demands, for_rounds, downs, rooms)
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
@@ -236,6 +246,11 @@ class Pacemaker:
             mbps = rates.get(peer, IDLE_SHARE * min(self._up.mbps, downs[peer]))
             self._sessions.pace(peer, mbps)
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
+
+    def _most_forwarded_mbps(self) -> float | None:
+        """None while nobody knows what the line carries."""
+        line_mbps = self._line_mbps()
+        return (FORWARD_SHARE if self._demands else 1.0) * line_mbps if line_mbps > 0 else None
 
 
 def _among(demand: Demand, peers: Collection[PeerId]) -> Demand:
