@@ -31,7 +31,7 @@ from ciuic_p2p.net.splice_messages import (
     pack_given,
     unpack_asked,
 )
-from ciuic_p2p.net.splicing import Allowance, splice
+from ciuic_p2p.net.splicing import Allowance, most_splices, splice
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.wires import Wire
 from ciuic_p2p.terms import PeerId
@@ -45,7 +45,7 @@ class ForwardLimits:
 
     is_on: bool = True
     most: int = 256
-    """Splices at once; each is one lane, or a session."""
+    """Splices at once; each is one lane, or a session. Fewer where this process may not open that many files."""
     most_an_asker: int = 64
     """So that one member cannot take all."""
     join_deadline_s: float = 10.0
@@ -134,7 +134,9 @@ class Forwarder:
             return "this peer does not forward"
         if asker == target or not self._is_beside(target):
             return "this peer has no direct session with it"
-        if self._of_asker[asker] >= self._limits.most_an_asker or self._of_asker.total() >= self._limits.most:
+        if self._of_asker[asker] >= self._limits.most_an_asker or self._of_asker.total() >= min(
+            self._limits.most, most_splices()
+        ):
             return "there are too many splices"
         return None
 

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import resource
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -21,6 +23,15 @@ PIECE_BYTES = 256 << 10
 _PARTING_S = 3.0
 """After one direction has ended in order, so long the other may go on: it carries the answer to a goodbye."""
 _HAS_SPLICE = hasattr(os, "splice")
+_FILES = 6
+"""Open files of one splice: two sockets and the two ends of two pipes."""
+_SHARE_OF_FILES = 0.25
+
+
+def most_splices() -> int:
+    """At once, so that the others' connections leave this process files enough for its own."""
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most_files == resource.RLIM_INFINITY else int(most_files * _SHARE_OF_FILES / _FILES)
 
 
 class Allowance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -340,6 +341,19 @@ def test_a_flood_of_splices_stops_at_the_limit_and_others_still_get_theirs() -> 
             with_few.sessions.want(three.bert.peer, ())
             await three.bert.heard.until(lambda: with_few.peer in three.bert.sessions.connected())
             assert three.anna.heard.closed == []
+
+    asyncio.run(story())
+
+
+def test_splices_leave_the_process_files_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with swarm() as members, trio(members) as three, overheard(three.anna) as given, overheard(three.bert):
+            monkeypatch.setattr(resource, "getrlimit", lambda _what: (96, 96))
+            for number in range(20):
+                ask(three.anna, three.vera, three.bert.peer, number)
+            await eventually(lambda: len(given) == 20, "Vera has answered all")
+            answers = [unpack_given(three.vera.peer, envelope.body) for envelope in given]
+            assert sum(each.ticket is not None for each in answers) == 4  # of six files each, a quarter of all
 
     asyncio.run(story())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import secrets
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -178,3 +180,9 @@ class TestAllowance:
         assert allowance.book(1 << 30) == 0.0
         allowance.most_mbps = 1.0
         assert allowance.book(1) == 0.0
+
+
+@pytest.mark.parametrize(("files", "splices"), [(1024, 42), (96, 4), (1, 0), (resource.RLIM_INFINITY, sys.maxsize)])
+def test_splices_take_a_quarter_of_the_open_files_at_most(monkeypatch: pytest.MonkeyPatch, files: int, splices: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (files, files))
+    assert splicing.most_splices() == splices
