@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import combinations
 
-from ciuic_p2p.core.topology import share_by_bandwidth
+from ciuic_p2p.core.planning.butterfly import share_by_bandwidth
 from ciuic_p2p.lab.topology import BYTES_PER_S_PER_MBPS, Topology
 
 UNLIMITED_MBPS = 1e9

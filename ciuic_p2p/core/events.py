@@ -51,10 +51,12 @@ class ContributionReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartAccumulated:
-    """A contribution to a part that this peer owns was added to the sum."""
+    """A contribution, or what its sender had added up of several, was added to the sum of a part."""
 
     sender: PeerId
     part: int
+    term: int
+    """Under which it was accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class PartRefused:
 
     sender: PeerId
     part: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +156,8 @@ class StateHeld:
     state_hash: StateHash
     samples: int
     """Of all rounds that led to it."""
+    ancestors: tuple[str, ...] = ()
+    """Of one that was fetched: what led to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +179,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPart:
-    """Send the local contribution to `part` to its owner."""
+    """Send the local contribution to `part` on its way to the owner."""
 
     epoch: int
     part: int
@@ -184,10 +189,21 @@ class SendPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulateOwn:
-    """Add the local contribution to a part that this peer owns, then report PartAccumulated."""
+    """Add the local contribution to a part that this peer adds up, then report PartAccumulated."""
 
     epoch: int
     part: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPart:
+    """Send the mean of what was added under this term, with the samples of all of it, on the way to the part's owner."""
+
+    epoch: int
+    part: int
+    to: PeerId
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +212,7 @@ class PublishPart:
 
     epoch: int
     part: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +236,8 @@ class FinishRound:
     """The local contribution is in the result."""
     repaired: int
     """Parts that got a new owner."""
+    took_s: float = 0.0
+    """Since everyone was ready: what the plan predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +248,7 @@ class LeaveRound:
     reason: str
 
 
-RoundAction = SendMessage | SendPart | AccumulateOwn | PublishPart | SendResult | FinishRound | LeaveRound
+RoundAction = SendMessage | SendPart | AccumulateOwn | ForwardPart | PublishPart | SendResult | FinishRound | LeaveRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,10 +300,23 @@ class LoadTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkGivenUp:
+    """Others' state took the place of the local one, in which these samples were counted and which are not in theirs."""
+
+    samples: int
+    epochs: int
+    """How many rounds of the local lineage were not common."""
+    by: PeerId
+    """One of those whose state went on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseLayout:
     """The local trainer's model is not the one that the run's state belongs to."""
 
     theirs: str
 
 
-RunAction = RoundAction | SeedState | OpenRound | DropRound | FetchState | RecordTranscript | LoadTrainer | RefuseLayout
+RunAction = (
+    RoundAction | SeedState | OpenRound | DropRound | FetchState | RecordTranscript | LoadTrainer | WorkGivenUp | RefuseLayout
+)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import Plan
+from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import PeerId
 
 FIRST_GUESS_MBPS = 100.0
@@ -177,19 +178,20 @@ class Demand:
 
 
 def demand_of(plan: Plan, me: PeerId) -> Demand:
-    """A contributor gets the others' contributions to its span and sends each its result; listeners get results only."""
-    owned = dict.fromkeys(plan.contributors, 0)
-    for span in plan.spans:
-        owned[span.owner] += span.stop - span.start
-    others = len(plan.contributors) - 1
-    sent, received_by = {}, {}
-    for peer in plan.contributors:
-        if peer != me:
-            sent[peer] = owned.get(me, 0) + (owned[peer] if me in owned else 0)
-            received_by[peer] = plan.count - owned[peer] + others * owned[peer]
-    for peer in plan.listeners:
-        if peer != me and me in owned:
-            sent[peer], received_by[peer] = owned[me], plan.count
+    """Each edge of a span's tree carries it once up and its result once down; listeners get results from the owners."""
+    sent: dict[PeerId, int] = {}
+    received_by = dict.fromkeys(plan.contributors, 0) | dict.fromkeys(plan.listeners, plan.count)
+    for span, tree in zip(plan.spans, trees_of(plan), strict=True):
+        values = span.stop - span.start
+        for child, parent in tree.edges():
+            received_by[child] += values
+            received_by[parent] += values
+        above = tree.parent_of(me)
+        for peer in (*tree.children_of(me), *([above] if above is not None else [])):
+            sent[peer] = sent.get(peer, 0) + values
+        if span.owner == me:
+            for peer in plan.listeners:
+                sent[peer] = sent.get(peer, 0) + values
     return Demand(sent, received_by)
 
 

@@ -1,23 +1,25 @@
-"""One round on one peer: reduce-scatter and all-gather over spans, and what happens when somebody is lost meanwhile.
+"""One round on one peer: sums up the trees of the spans, results down, and what happens when somebody is lost meanwhile.
 
 Pure: `handle(event, now) -> actions`, and two questions that receiving threads ask about a frame. Knows no values, no sockets,
 no clock. docs/protocol.md tells the same in prose. The invariants, which tests/sim holds in virtual time:
 
 1. A part has one result. It is made by its owner alone; after an owner is lost a new one makes it only when no member that
-   reported to the fence holds the lost owner's, and who reported takes nothing from the lost any more (a promise as in Paxos).
+   reported to the fence holds the lost owner's, and who reported takes no result of a lost owner any more, from whomever it
+   comes (a promise as in Paxos).
 2. A contribution counts at most once in a part, with one weight.
 3. Every survivor's contribution is in every part; the weights are those of the peers whose contribution to it arrived whole.
-4. A round ends: every step without progress takes a member out, and after `GIVE_UP_PATIENCES` it is left.
+4. Who carries others' sums or results may be lost like anyone: its parts then go to their owners directly, under a new term,
+   and nothing of the old term enters a sum any more.
+5. A round ends: every step without progress takes a member out, and after `GIVE_UP_PATIENCES` it is left.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 from ciuic_p2p.core.events import (
     AccumulateOwn,
     ContributionReady,
     FinishRound,
+    ForwardPart,
     LeaveRound,
     MessageReceived,
     PartAccumulated,
@@ -37,13 +39,16 @@ from ciuic_p2p.core.events import (
     Verdict,
 )
 from ciuic_p2p.core.messages import Assignment, Briefing, Fence, Plan, Ready, Repair, Report
-from ciuic_p2p.core.parts import Part, cut_parts
+from ciuic_p2p.core.reduction import Reduction
 from ciuic_p2p.core.rollcall import RollCall, count_progress, holds, name_culprit, pack_parts, reassign
 from ciuic_p2p.core.succession import next_counter, term_of
 from ciuic_p2p.terms import PeerId
 
 GIVE_UP_PATIENCES = 20
 """After this many patiences since everyone was ready, a round that still moves but never ends is left."""
+
+STANDSTILLS = 2
+"""Roll calls in a row at which nothing had moved: after the first one what was lost on its way is sent again."""
 
 SUCCESSOR_PATIENCES = 3
 """A successor waits this many patiences (and one more per place in the order) for a leader that lives but does nothing."""
@@ -52,23 +57,14 @@ MOST_MISSING = 4096
 """Entries of Report.missing; enough to name a culprit."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """The contributions to one part that this peer owns."""
-
-    added: set[PeerId] = field(default_factory=set)
-    adding: set[PeerId] = field(default_factory=set)
-    refused: set[PeerId] = field(default_factory=set)
-    publishing: bool = False
-
-
 class Round:
     """The machine. `me` may be a contributor or a listener of the plan."""
 
     def __init__(self, me: PeerId, plan: Plan, now: float) -> None:
         self.me = me
         self.plan = plan
-        self.parts: tuple[Part, ...] = cut_parts(plan)
+        self.reduction = Reduction(me, plan)
+        self.parts = self.reduction.parts
         self.term = plan.term
         self.leader = plan.contributors[0]
         self.began_s = now
@@ -80,14 +76,13 @@ class Round:
         self._waited_for: frozenset[PeerId] | None = None
         self.samples: dict[PeerId, int] = {}
         """What each contributor said with Ready."""
-        self.owner: list[PeerId] = [part.owner for part in self.parts]
-        self.owner_term: list[int] = [plan.term] * len(self.parts)
+        self.owner = self.reduction.owner
+        self.owner_term = self.reduction.owner_term
         self.resolved: set[int] = set()
         self.repaired: set[int] = set()
         self.finished = False
         self.left = False
         self._storing: set[int] = set()
-        self._tallies: dict[int, _Tally] = {}
         self._sent_contribution = False
         self._roll_call: RollCall | None = None
         self._report_due: tuple[PeerId, int] | None = None
@@ -95,6 +90,9 @@ class Round:
         self._all_ready_s: float | None = None
         self.progress_s = now
         self.progress_seen = -1
+        self._standstills = 0
+        self._gaps: set[tuple[int, PeerId]] = set()
+        """(part, who is to send a payload or the result) that were missing at the roll call before."""
 
     # -- what others may ask -------------------------------------------------------------------------------------------
 
@@ -117,13 +115,18 @@ class Round:
         return [peer for peer in self.plan.contributors if peer not in self.lost]
 
     def audience(self) -> tuple[PeerId, ...]:
-        """All others that get results: members, excused ones and listeners."""
+        """All others: members, excused ones and listeners."""
         return tuple(p for p in (*self.members(), *sorted(self.listeners)) if p != self.me)
 
     def needs_the_lost(self) -> bool:
-        """A part's result is not here, its owner is lost, and nobody was given it instead."""
-        return not self.finished and any(
-            owner in self.lost and part not in self.resolved | self._storing for part, owner in enumerate(self.owner)
+        """A part's result is not here, who makes it or brings it is lost, and nobody was given it instead."""
+        if self.finished:
+            return False
+        gone = self.lost | self._gone
+        return any(
+            self.owner[part] in self.lost or self.reduction.is_cut_off(part, gone)
+            for part in range(len(self.parts))
+            if part not in self.resolved and part not in self._storing
         )
 
     def next_deadline_s(self) -> float | None:
@@ -146,12 +149,12 @@ class Round:
             return Verdict.IGNORE
         if term > self.owner_term[part] or (term > self.term):
             return Verdict.LATER
-        if term < self.owner_term[part] or self.owner[part] != self.me or sender not in self._expected():
+        if term < self.owner_term[part] or part in self.resolved or part in self._storing:
             return Verdict.IGNORE
-        tally = self._tallies.setdefault(part, _Tally())
-        if tally.publishing or part in self.resolved:
+        if sender not in self.reduction.wanted(part, self._expected()):
             return Verdict.IGNORE
-        if sender in tally.added or sender in tally.adding or sender in tally.refused:
+        tally = self.reduction.tally(part)
+        if tally.closed or tally.knows(sender):
             return Verdict.IGNORE
         tally.adding.add(sender)
         return Verdict.ACCEPT
@@ -162,7 +165,9 @@ class Round:
             return Verdict.IGNORE
         if term > self.owner_term[part]:
             return Verdict.LATER
-        if term < self.owner_term[part] or sender != self.owner[part] or part in self.resolved | self._storing:
+        if term < self.owner_term[part] or part in self.resolved or part in self._storing or self.owner[part] in self.lost:
+            return Verdict.IGNORE
+        if sender not in (self.owner[part], self.reduction.parent_of(part, self.me)):
             return Verdict.IGNORE
         self._storing.add(part)
         return Verdict.ACCEPT
@@ -181,24 +186,17 @@ class Round:
                 return self._greet(peer)
             case ContributionReady(samples=samples):
                 return self._contribute(samples, now)
-            case PartAccumulated(sender=sender, part=part):
-                tally = self._tallies[part]
-                tally.adding.discard(sender)
-                tally.added.add(sender)
-                return self._publish_if_complete(part)
-            case PartRefused(sender=sender, part=part):
-                tally = self._tallies[part]
-                tally.adding.discard(sender)
-                tally.refused.add(sender)
-                return self._publish_if_complete(part)
+            case PartAccumulated(sender=sender, part=part, term=term):
+                return self._payload_taken(sender, part, term, refused=False)
+            case PartRefused(sender=sender, part=part, term=term):
+                return self._payload_taken(sender, part, term, refused=True)
             case PartPublished(part=part):
                 self.resolved.add(part)
-                send = SendResult(epoch=self.plan.epoch, part=part, to=self.audience(), term=self.owner_term[part])
-                return [send, *self._result_arrived(now)]
+                return [*self._send_result(part), *self._result_arrived(now)]
             case ResultStored(part=part):
                 self._storing.discard(part)
                 self.resolved.add(part)
-                return self._result_arrived(now)
+                return [*self._send_result(part), *self._result_arrived(now)]
             case ResultRefused(part=part):
                 self._storing.discard(part)
                 return self._report_if_due()
@@ -229,7 +227,7 @@ class Round:
         return self._waited_for
 
     def _contribute(self, samples: int, now: float) -> list[RoundAction]:
-        """Sends every part to its owner, one part of each span in turn, so that no owner waits for the others' spans."""
+        """Sends every part on its way, one part of each span in turn, so that no owner waits for the others' spans."""
         if not self.contributes or self.me in self.samples or self.finished or self.left:
             return []
         actions: list[RoundAction] = []
@@ -245,10 +243,14 @@ class Round:
         return Ready(run=self.plan.run, epoch=self.plan.epoch, plan_term=self.plan.term, samples=samples)
 
     def _contribute_part(self, part: int) -> RoundAction:
-        if self.owner[part] == self.me:
-            self._tallies.setdefault(part, _Tally()).adding.add(self.me)
-            return AccumulateOwn(epoch=self.plan.epoch, part=part)
-        return SendPart(epoch=self.plan.epoch, part=part, to=self.owner[part], term=self.owner_term[part])
+        term = self.owner_term[part]
+        if self.reduction.adds_up(part):
+            self.reduction.tally(part).adding.add(self.me)
+            return AccumulateOwn(epoch=self.plan.epoch, part=part, term=term)
+        return SendPart(epoch=self.plan.epoch, part=part, to=self._next_of(part), term=term)
+
+    def _next_of(self, part: int) -> PeerId:
+        return self.reduction.parent_of(part, self.me) or self.owner[part]
 
     def _interleaved(self) -> list[int]:
         """Part numbers: the first of each owner, then the second of each, starting behind this peer's own span."""
@@ -266,13 +268,13 @@ class Round:
             return []
         self.samples[sender] = samples
         if samples == 0:
-            self._waited_for = None
+            self._expectation_changed()
         if self._first_ready_s is None:
             self._first_ready_s = now
         self._note_readiness(now)
         if samples > 0:
             return self._end_if_resolved(now)
-        return self._leave_if_empty() or self._publish_all_complete() + self._end_if_resolved(now)
+        return self._leave_if_empty() or self._close_all_complete() + self._end_if_resolved(now)
 
     def _leave_if_empty(self) -> list[RoundAction]:
         if self._expected() or self.finished or self.left:
@@ -287,22 +289,51 @@ class Round:
         if self._all_ready_s is None and all(p in self.samples for p in self._expected()):
             self._all_ready_s = self.progress_s = now
 
-    def _publish_if_complete(self, part: int) -> list[RoundAction]:
-        """Closes a part once everyone it waits for was added (or refused): no later contribution can enter it."""
-        if self.left or self.owner[part] != self.me or part in self.resolved:
-            return []
-        tally = self._tallies.setdefault(part, _Tally())
-        if tally.publishing or tally.adding or len(tally.added) + len(tally.refused) < len(self._expected()):
-            return []
-        if not self._expected() <= tally.added | tally.refused:
-            return []
-        tally.publishing = True
-        return [PublishPart(epoch=self.plan.epoch, part=part)]
+    def _payload_taken(self, sender: PeerId, part: int, term: int, *, refused: bool) -> list[RoundAction]:
+        if term != self.owner_term[part]:
+            return []  # a repair came meanwhile: it went into a sum that nobody uses
+        tally = self.reduction.tally(part)
+        tally.adding.discard(sender)
+        (tally.refused if refused else tally.added).add(sender)
+        return self._close_if_complete(part)
 
-    def _publish_all_complete(self) -> list[RoundAction]:
-        return [a for part, owner in enumerate(self.owner) if owner == self.me for a in self._publish_if_complete(part)]
+    def _close_if_complete(self, part: int) -> list[RoundAction]:
+        """Closes a part once everyone it waits for was added (or refused): no later contribution can enter it."""
+        if self.left or part in self.resolved or part in self._storing or not self.reduction.adds_up(part):
+            return []
+        tally, wanted = self.reduction.tally(part), self.reduction.wanted(part, self._expected())
+        if tally.closed or not tally.has_all(wanted):
+            return []
+        if self.owner[part] == self.me:
+            tally.closed = True
+            return [PublishPart(epoch=self.plan.epoch, part=part, term=self.owner_term[part])]
+        if not tally.added:
+            return []
+        tally.closed = True
+        return [self._forward(part)]
+
+    def _forward(self, part: int) -> RoundAction:
+        return ForwardPart(epoch=self.plan.epoch, part=part, to=self._next_of(part), term=self.owner_term[part])
+
+    def _close_all_complete(self) -> list[RoundAction]:
+        return [action for part in range(len(self.parts)) for action in self._close_if_complete(part)]
+
+    def _expectation_changed(self) -> None:
+        self._waited_for = None
+        self.reduction.expectation_changed()
 
     # -- results and the end -------------------------------------------------------------------------------------------
+
+    def _receivers(self, part: int) -> tuple[PeerId, ...]:
+        """Who gets the part's result from here: those below, and the listeners from the owner."""
+        below = tuple(p for p in self.reduction.children_of(part) if p not in self.lost)
+        if self.owner[part] != self.me:
+            return below
+        return (*below, *sorted(self.listeners - {self.me, *below}))
+
+    def _send_result(self, part: int) -> list[RoundAction]:
+        to = self._receivers(part)
+        return [SendResult(epoch=self.plan.epoch, part=part, to=to, term=self.owner_term[part])] if to else []
 
     def _result_arrived(self, now: float) -> list[RoundAction]:
         self.progress_s = now
@@ -322,6 +353,7 @@ class Round:
                 lost=tuple(sorted(self.lost)),
                 counted=counted,
                 repaired=len(self.repaired),
+                took_s=now - (self.began_s if self._all_ready_s is None else self._all_ready_s),
             )
         ]
 
@@ -365,10 +397,10 @@ class Round:
         self.listeners -= set(fence.lost) - self.lost  # one lost before, and back since, listens on
         self.lost |= set(fence.lost)
         self.excused |= set(fence.excused)
-        self._waited_for = None
+        self._expectation_changed()
         self.progress_s = now
         self._note_readiness(now)
-        return self._leave_if_empty() or self._publish_all_complete()
+        return self._leave_if_empty() or self._close_all_complete()
 
     def _fenced(self, sender: PeerId, fence: Fence, now: float) -> list[RoundAction]:
         if fence.plan_term != self.plan.term or fence.term <= self.term or sender not in self.members() or self.left:
@@ -391,18 +423,30 @@ class Round:
         to, term = self._report_due
         self._report_due = None
         report = self._report(term)
+        reminders = self._remind_suppliers(report)
         if to != self.me:
-            return [SendMessage(to=(to,), message=report)]
+            return [SendMessage(to=(to,), message=report), *reminders]
         if self._roll_call is not None:
             self._roll_call.reports[self.me] = report
-        return self._close_roll_call(self.progress_s if now is None else now)
+        return reminders + self._close_roll_call(self.progress_s if now is None else now)
+
+    def _remind_suppliers(self, report: Report) -> list[RoundAction]:
+        """What was missing at two roll calls in a row was lost on its way: who had sent it is told, and sends it again."""
+        gaps = set(report.missing)
+        for part in range(len(self.parts)):
+            if part not in self.resolved and not self.finished:
+                gaps.add((part, self._next_of(part)))
+        lasting, self._gaps = gaps & self._gaps, gaps
+        asked = {peer for _, peer in lasting} - {self.me, self.leader} - self.lost
+        return [SendMessage(to=tuple(sorted(asked)), message=report)] if asked else []
 
     def _report(self, term: int) -> Report:
+        expected = self._expected()
         missing = [
             (part, peer)
-            for part, owner in enumerate(self.owner)
-            if owner == self.me and part not in self.resolved
-            for peer in sorted(self._expected() - self._tallied(part))
+            for part in range(len(self.parts))
+            if part not in self.resolved and self.reduction.adds_up(part)
+            for peer in self.reduction.missing(part, expected)
         ]
         return Report(
             run=self.plan.run,
@@ -412,10 +456,6 @@ class Round:
             resolved=pack_parts(self.resolved, len(self.parts)),
             missing=tuple(missing[:MOST_MISSING]),
         )
-
-    def _tallied(self, part: int) -> set[PeerId]:
-        tally = self._tallies.get(part)
-        return set() if tally is None else tally.added | tally.adding | tally.refused
 
     # -- the leader's roll call ----------------------------------------------------------------------------------------
 
@@ -433,8 +473,9 @@ class Round:
             return []
         self._roll_call = None
         self.progress_s = now
+        call.reports[self.me] = self._report(self.term)  # it may hold more by now, or be through
         reports = {peer: call.reports[peer] for peer in self.members() if peer in call.reports}
-        assignments = reassign(self.owner, self.lost, self.excused, reports)
+        assignments = reassign(self.owner, self.lost, self.reduction.cut_off(self.lost), self.excused, reports)
         if assignments:
             repair = Repair(run=self.plan.run, epoch=self.plan.epoch, term=self.term, assignments=tuple(assignments))
             told = self.audience()
@@ -448,9 +489,10 @@ class Round:
         """After a roll call without losses: when nothing moved since the last one, somebody must go."""
         seen = count_progress(reports)
         moved, self.progress_seen = seen > self.progress_seen, max(seen, self.progress_seen)
-        if moved or any(report.finished for report in reports.values()):
+        self._standstills = 0 if moved else self._standstills + 1
+        if self._standstills < STANDSTILLS or any(report.finished for report in reports.values()):
             return self._remind(reports)
-        culprit = name_culprit(self.owner, self.me, reports)
+        culprit = name_culprit(self.reduction, reports)
         if culprit is None:
             return []
         return self._fence(set(), {culprit.peer}, now) if culprit.only_excused else self._fence({culprit.peer}, set(), now)
@@ -459,23 +501,24 @@ class Round:
         return [action for sender, report in reports.items() if sender != self.me for action in self._fill_gaps(sender, report)]
 
     def _fill_gaps(self, sender: PeerId, report: Report) -> list[RoundAction]:
-        """What `sender` lacks and this peer has: its own contribution, and results of parts it owns."""
-        if self.left or report.finished or sender in self.lost:
+        """What `sender` lacks and this peer is to send it: contributions or sums on their way to an owner, and results."""
+        if self.left or report.finished or self.finished or sender in self.lost:
             return []
         actions: list[RoundAction] = []
-        if self._sent_contribution and self.me in self._expected() and not self.finished:
-            actions += [
-                SendPart(epoch=self.plan.epoch, part=part, to=sender, term=self.owner_term[part])
-                for part, peer in report.missing
-                if peer == self.me and part < len(self.parts) and self.owner[part] == sender and part not in self.resolved
-            ]
-        if not self.finished:
-            actions += [
-                SendResult(epoch=self.plan.epoch, part=part, to=(sender,), term=self.owner_term[part])
-                for part in sorted(self.resolved)
-                if self.owner[part] == self.me and not holds(report, part)
-            ]
+        for part, peer in report.missing:
+            if peer == self.me and part < len(self.parts) and self._next_of(part) == sender and part not in self.resolved:
+                actions += self._send_again(part)
+        cut_off = self.lost | self._gone
+        for part in sorted(self.resolved):
+            is_mine = self.owner[part] == self.me and self.reduction.parent_of(part, sender) in cut_off
+            if (is_mine or sender in self._receivers(part)) and not holds(report, part):
+                actions.append(SendResult(epoch=self.plan.epoch, part=part, to=(sender,), term=self.owner_term[part]))
         return actions
+
+    def _send_again(self, part: int) -> list[RoundAction]:
+        if self.reduction.adds_up(part):
+            return [self._forward(part)] if self.reduction.tally(part).closed else []
+        return [self._contribute_part(part)] if self._sent_contribution and self.me in self._expected() else []
 
     def _greet(self, peer: PeerId) -> list[RoundAction]:
         """A renewed session lost what was under way on the old one: say all again that the peer may have missed."""
@@ -505,19 +548,19 @@ class Round:
 
     def _take_assignment(self, assignment: Assignment, term: int) -> list[RoundAction]:
         part = assignment.part
-        self.owner[part] = assignment.owner
-        self.owner_term[part] = term
+        self.reduction.reassign(part, assignment.owner, term)
         self.repaired.add(part)
-        self._tallies.pop(part, None)
         if self.finished:
             return []
         if assignment.held or part in self.resolved:
             if assignment.owner != self.me or part not in self.resolved:
                 return []
             return [SendResult(epoch=self.plan.epoch, part=part, to=self.audience(), term=term)]
+        if self.reduction.adds_up(part) and self.reduction.tally(part).closed:
+            return []  # its mean is being taken, and goes to all of them afterwards
         if self._sent_contribution and self.me in self._expected():
             return [self._contribute_part(part)]
-        return self._publish_if_complete(part)
+        return self._close_if_complete(part)
 
     # -- listeners -----------------------------------------------------------------------------------------------------
 
@@ -553,8 +596,7 @@ class Round:
             entered.excused.add(me)
         for assignment, term in zip(briefing.assignments, briefing.assignment_terms, strict=False):
             if assignment.part < len(entered.parts):
-                entered.owner[assignment.part] = assignment.owner
-                entered.owner_term[assignment.part] = term
+                entered.reduction.reassign(assignment.part, assignment.owner, term)
                 entered.repaired.add(assignment.part)
         return entered
 

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ciuic_p2p.core.ancestry import Ancestry, Moment
 from ciuic_p2p.core.codec_choice import CodecChoice, Situation, Stage, choose_codec
 from ciuic_p2p.core.events import (
     ContributionReady,
@@ -41,14 +42,18 @@ from ciuic_p2p.core.events import (
     TrainerAttached,
     TrainerLeft,
     TrainerReady,
+    WorkGivenUp,
 )
 from ciuic_p2p.core.lineage import Lineage, best_lineage, holders
-from ciuic_p2p.core.messages import Briefing, Fence, Plan, Ready, Repair, Report, Standing
+from ciuic_p2p.core.messages import BUTTERFLY, Briefing, Fence, Plan, Ready, Repair, Report, Standing
 from ciuic_p2p.core.newcomers import Newcomers
 from ciuic_p2p.core.parts import choose_part_values
+from ciuic_p2p.core.planning.correction import Correction
+from ciuic_p2p.core.planning.network import Network
+from ciuic_p2p.core.planning.planner import RoundToPlan, plan_round
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
-from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, Places, crosses_regions, plan_butterfly, survey_links
+from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, Places, crosses_regions, survey_links
 from ciuic_p2p.terms import PeerId, StateHash
 
 NO_HASH = StateHash("")
@@ -93,6 +98,10 @@ class RunMachine:
         self.places: Places = {}
         self.lines_mbps: Mapping[PeerId, float] = {}
         """What each peer's own line carries, where that was measured."""
+        self.cables_mbps: Mapping[tuple[str, str], float] = {}
+        """What the peers of one region together get to another, where that was measured."""
+        self.correction = Correction()
+        """Of the planner's model, by the rounds that ended here."""
         self.samples_per_s = 0.0
         self._seed_wait_s = seed_wait_s
         self._trainer: _Trainer | None = None
@@ -100,6 +109,7 @@ class RunMachine:
         self._epoch_began_s = now
         self._seeding = False
         self._fetching: Lineage | None = None
+        self._donors: tuple[PeerId, ...] = ()
         self._unfetchable: Lineage | None = None
         self._fetch_again_s = now
         self._finish_waiting: dict[int, FinishRound] = {}
@@ -113,8 +123,10 @@ class RunMachine:
         self._best_kept: Lineage | None = None
         self._best_known = False
         self._newcomers = Newcomers()
+        self.ancestry = Ancestry()
         self._choice_before: CodecChoice | None = None
-        """Of the newest plan, whoever led it, so that a border is the same for all leaders."""
+        """Of the newest plan, whoever led it, so that a border is the same for all leaders. So is the topology."""
+        self._topology_before = BUTTERFLY
         self._early: list[tuple[PeerId, Ready | Fence | Report | Repair]] = []
 
     # -- what the shell may ask ----------------------------------------------------------------------------------------
@@ -133,6 +145,10 @@ class RunMachine:
             training=self.training,
             samples_per_s=self.samples_per_s,
         )
+
+    def network(self) -> Network:
+        """What plans are made by."""
+        return Network(links=self.links, places=self.places, lines_mbps=self.lines_mbps, cables_mbps=self.cables_mbps)
 
     def current_round(self) -> Round | None:
         return None if self.epoch is None else self.rounds.get(self.epoch)
@@ -242,6 +258,8 @@ class RunMachine:
 
     def _finish(self, action: FinishRound) -> list[RunAction]:
         plan = self.rounds[action.epoch].plan
+        if not action.lost and not action.repaired:
+            self.correction = self.correction.add(plan.topology, plan.predicted_s / plan.correction, action.took_s)
         if (self.epoch, self.state_hash) != (action.epoch, plan.base_hash) or self._stepping is not None:
             self._finish_waiting[action.epoch] = action
             return []
@@ -268,11 +286,12 @@ class RunMachine:
     def _state_held(self, held: StateHeld, now: float) -> list[RunAction]:
         epoch = held.epoch
         stepped = self._stepping is not None and epoch == self._stepping + 1
+        given_up = self._continue_ancestry(held, stepped=stepped)
         self.epoch, self.state_hash, self.samples, self._epoch_began_s = epoch, held.state_hash, held.samples, now
         self._seeding, self._fetching, self._unfetchable, self._stepping = False, None, None, None
         self._best_known = False
         self._abandoned = {e: term for e, term in self._abandoned.items() if e >= epoch}
-        actions: list[RunAction] = []
+        actions: list[RunAction] = given_up
         for old in [e for e in self.rounds if e < epoch - (1 if stepped else 0)]:
             actions += self._drop(old)
         actions += self._load_trainer(epoch)
@@ -280,6 +299,17 @@ class RunMachine:
         if waiting is not None and epoch in self.rounds:
             actions += self._finish(waiting)
         return actions
+
+    def _continue_ancestry(self, held: StateHeld, *, stepped: bool) -> list[RunAction]:
+        """What was trained here and is not in the state that takes its place is not lost without a word."""
+        moment = Moment(held.epoch, held.samples)
+        if stepped:
+            self.ancestry.stepped_to(held.state_hash, moment)
+            return []
+        common = self.ancestry.replaced_by(held.state_hash, moment, held.ancestors)
+        if self.epoch is None or not self._donors or self.samples <= common.samples:
+            return []
+        return [WorkGivenUp(samples=self.samples - common.samples, epochs=self.epoch - common.epoch, by=self._donors[0])]
 
     def _load_trainer(self, epoch: int) -> list[RunAction]:
         """A contribution that was sent anywhere is used up: at most once. One that was not is kept for the next round."""
@@ -328,6 +358,7 @@ class RunMachine:
     def _open(self, opened: Round, now: float) -> list[RunAction]:
         epoch, plan = opened.plan.epoch, opened.plan
         self._choice_before = CodecChoice(codec=plan.codec, lossless_level=plan.lossless_level, reason=plan.reason)
+        self._topology_before = plan.topology
         actions = self._drop(epoch)
         self.rounds[epoch] = opened
         self._terms[epoch] = max(self._terms.get(epoch, 0), opened.plan.term)
@@ -408,8 +439,8 @@ class RunMachine:
             self._abandoned[stale.plan.epoch] = stale.term
             actions += self._drop(stale.plan.epoch)
         self._fetching = best
-        donors = tuple(p for p in holders(best, self.standings) if p in self.connected)
-        return [*actions, FetchState(epoch=best.epoch, state_hash=best.state_hash, donors=donors)]
+        self._donors = tuple(p for p in holders(best, self.standings) if p in self.connected)
+        return [*actions, FetchState(epoch=best.epoch, state_hash=best.state_hash, donors=self._donors)]
 
     def _stop_listening(self, now: float) -> list[RunAction]:
         """Forgets rounds that nobody will end, so that this peer may plan that epoch itself: they left it, or died in it."""
@@ -521,8 +552,17 @@ class RunMachine:
         contributors = (self.me, *(p for p in candidates if p != self.me))
         listeners = self._others_of_run(contributors)
         choice = self._choose_codec(shape, contributors)
-        butterfly = plan_butterfly(
-            contributors, shape.count, shape.encoded_bytes[choice.codec], self.links, self.lines_mbps, len(listeners)
+        planned = plan_round(
+            RoundToPlan(
+                contributors=contributors,
+                listeners=listeners,
+                count=shape.count,
+                encoded_bytes=shape.encoded_bytes[choice.codec],
+                codec=choice.codec,
+                previous=self._topology_before,
+                correction=self.correction,
+            ),
+            self.network(),
         )
         return Plan(
             run=self.run,
@@ -531,17 +571,20 @@ class RunMachine:
             base_hash=self.state_hash,
             contributors=contributors,
             listeners=listeners,
-            spans=butterfly.spans,
+            spans=planned.spans,
+            topology=planned.topology,
+            groups=planned.groups,
             count=shape.count,
             parameter_count=shape.parameter_count,
-            part_values=choose_part_values(shape.count, len(contributors), butterfly.values_per_s),
+            part_values=choose_part_values(shape.count, len(contributors), planned.values_per_s),
             codec=choice.codec,
             lossless_level=choice.lossless_level,
-            reason=f"{choice.reason}; spans by measured bandwidth",
+            reason=f"{choice.reason}; {planned.reason}",
             outer_learning_rate=shape.outer_learning_rate,
             outer_momentum=shape.outer_momentum,
-            predicted_s=butterfly.predicted_s,
-            patience_s=butterfly.patience_s,
+            predicted_s=planned.predicted_s,
+            correction=planned.correction,
+            patience_s=planned.patience_s,
         )
 
     def _choose_codec(self, shape: RunShape, contributors: tuple[PeerId, ...]) -> CodecChoice:

@@ -7,7 +7,7 @@ a ring each sends to the next. Sums go up the tree, the owner's result goes down
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ciuic_p2p.core.messages import HIERARCHICAL, RING, Plan, Span
 from ciuic_p2p.terms import PeerId
@@ -27,6 +27,10 @@ class Tree:
     def parent_of(self, peer: PeerId) -> PeerId | None:
         """To whom it sends what it has of the span; None for the owner and for who has no place in the tree."""
         return self._parent.get(peer)
+
+    def edges(self) -> Iterable[tuple[PeerId, PeerId]]:
+        """(from, to) of what goes up; the result goes the other way."""
+        return self._parent.items()
 
     def children_of(self, peer: PeerId) -> Sequence[PeerId]:
         """From whom it gets contributions or partial sums, and to whom it sends the result."""

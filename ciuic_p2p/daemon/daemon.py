@@ -17,6 +17,7 @@ from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.membership import Membership, bind
 from ciuic_p2p.core.messages import Line, decode
 from ciuic_p2p.core.pacing import Capacity
+from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.records import PeerRecord, encode_record
 from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
@@ -79,7 +80,7 @@ class Daemon:
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
         self._pathfinder = Pathfinder(self.peer_id, self._sessions, self._neighbours, self._name_of)
         self._sessions.prefer_forwarders(self._pathfinder.order)
-        self._pacemaker = Pacemaker(self._sessions, self._neighbours.rtt_ms, *self._line())
+        self._pacemaker = Pacemaker(self._sessions, self.peer_id, self._neighbours.rtt_ms, self._region_of, *self._line())
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._started_at_s = round(time.time())
@@ -105,7 +106,13 @@ class Daemon:
         self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
         self._exit.callback(self._runs.close)
         self._showing = Showing(
-            self.config, self._swarm.swarm_id, self._neighbours, self._runs, self._sessions, self._pathfinder.show
+            self.config,
+            self._swarm.swarm_id,
+            self._neighbours,
+            self._runs,
+            self._sessions,
+            self._network_measured,
+            self._pathfinder.show,
         )
         self._discovery.start()
         self._exit.push_async_callback(self._discovery.stop)
@@ -160,10 +167,21 @@ class Daemon:
     def _care_for_links(self) -> None:
         self._neighbours.report_links()
         self._pathfinder.tick(time.monotonic())
-        places = self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)}
-        self._runs.update_links(self._neighbours.links(), places, self._pacemaker.lines_mbps(self.peer_id))
+        self._runs.update_network(self._network_measured())
         if not any(host.is_busy() for host in self._runs.hosts()):
             self._neighbours.time_links()
+
+    def _network_measured(self) -> Network:
+        """What plans are made by."""
+        return Network(
+            links=self._neighbours.links(),
+            places=self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)},
+            lines_mbps=self._pacemaker.lines_mbps(self.peer_id),
+            cables_mbps=self._pacemaker.cables_mbps(),
+        )
+
+    def _region_of(self, peer: PeerId) -> str:
+        return self.config.region if peer == self.peer_id else self._neighbours.region_of(peer)
 
     def _remember_addresses(self) -> None:
         """So that this peer finds the swarm again when everyone it once joined by is gone."""
@@ -332,8 +350,10 @@ class Daemon:
             "rounds": self._showing.rounds,
             "invite": lambda: {"join": self._join_string()},
         }
+        if what == "plan":
+            return await self._showing.plan(options)
         if what not in views:
-            raise LocalError(f"this daemon has no view {what!r}", f"ask for one of {', '.join(views)}")
+            raise LocalError(f"this daemon has no view {what!r}", f"ask for one of {', '.join(views)}, plan")
         return views[what]()
 
     async def stop(self) -> None:

@@ -14,6 +14,7 @@ import msgpack
 import numpy as np
 import structlog
 
+from ciuic_p2p.core.ancestry import MOST_STATES
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
 from ciuic_p2p.errors import MalformedMessage, PeerUnreachable
 from ciuic_p2p.tensors.codecs.base import Float32
@@ -52,6 +53,8 @@ class Fetch:
         self._send = send
         self._local = local
         self._loop = asyncio.get_running_loop()
+        self.ancestors: tuple[str, ...] = ()
+        """Of the state, as the first donor says."""
         self._manifest: StateManifest | None = None
         self._state: OuterState | None = None
         self._missing: set[int] = set()
@@ -98,7 +101,7 @@ class Fetch:
         if (manifest.epoch, manifest.state_hash) != (self._epoch, self._state_hash):
             raise MalformedMessage(sender, "it offered a state that is not the one asked for")
         if self._manifest is None:
-            self._manifest = manifest
+            self._manifest, self.ancestors = manifest, offer.ancestors[-MOST_STATES:]
             self._state = OuterState.empty(manifest.count, manifest.parameter_count)
             self._missing = set(range(len(manifest.piece_hashes)))
         if sender not in self._willing:

@@ -24,7 +24,7 @@ from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.errors import AddressUnusable, MalformedMessage, PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.transport import OutgoingFrame
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
 log = structlog.get_logger(__name__)
 
@@ -263,6 +263,10 @@ class Neighbours:
         reporter = self.known.get(target)
         measure = reporter.reported.get(source) if reporter is not None else None
         return measure.path if measure is not None else DIRECT
+
+    def region_of(self, peer: PeerId) -> str:
+        neighbour = self.known.get(peer)
+        return neighbour.record.region if neighbour is not None and neighbour.record is not None else UNKNOWN_REGION
 
     def places(self) -> dict[PeerId, Place]:
         """Of the others whose record is here."""

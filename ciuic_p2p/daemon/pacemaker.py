@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ciuic_p2p.core.messages import Line, Plan, encode
+from ciuic_p2p.core.cables import Cables, CrossingFlow, is_region, sum_of_shares
+from ciuic_p2p.core.messages import Line, Plan, Way, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
     LEAST_MBPS,
@@ -70,14 +71,27 @@ class _Flow:
     down_queued_ms: float = 0.0
     loses: bool = False
     """Much of what it sends here is lost."""
+    ways: tuple[Way, ...] = ()
+    """What it found between its region and others."""
 
 
 class Pacemaker:
     """For all runs of this peer."""
 
-    def __init__(self, sessions: Sessions, rtt_ms: Callable[[PeerId], float], up: Capacity, down: Capacity) -> None:
-        """rtt_ms: of a peer as probed, 0 while unknown."""
+    def __init__(
+        self,
+        sessions: Sessions,
+        me: PeerId,
+        rtt_ms: Callable[[PeerId], float],
+        region_of: Callable[[PeerId], str],
+        up: Capacity,
+        down: Capacity,
+    ) -> None:
+        """rtt_ms: of a peer as probed, 0 while unknown. region_of: any peer, this one too."""
         self._sessions = sessions
+        self._me = me
+        self._region_of = region_of
+        self._cables = Cables()
         self._rtt_ms = rtt_ms
         self._up, self._down = up, down
         self._loop = asyncio.get_running_loop()
@@ -115,7 +129,7 @@ class Pacemaker:
     def line_told(self, peer: PeerId, line: Line) -> None:
         flow = self._flows.setdefault(peer, _Flow())
         flow.down_mbps, flow.line_mbps = max(line.down_mbps, LEAST_MBPS), line.line_mbps
-        flow.loses, flow.spare_mbps = line.loses, line.spare_mbps
+        flow.loses, flow.spare_mbps, flow.ways = line.loses, line.spare_mbps, line.ways
         flow.sent_queued_ms, flow.up_queued_ms, flow.down_queued_ms = line.queued_ms, line.up_queued_ms, line.down_queued_ms
         flow.delay.add(line.sent_at_ms, self._loop.time())
         self._apply()
@@ -124,6 +138,11 @@ class Pacemaker:
         """What each peer's line carries in its slower direction, where that was measured."""
         found = {peer: flow.line_mbps for peer, flow in self._flows.items()} | {me: self._line_mbps()}
         return {peer: mbps for peer, mbps in found.items() if mbps > 0}
+
+    def cables_mbps(self) -> dict[tuple[str, str], float]:
+        """(from region, to region) → what lies between carries, where that is less than the lines do."""
+        ways = {peer: flow.ways for peer, flow in self._flows.items()} | {self._me: self._cables.ways()}
+        return sum_of_shares(ways, self._region_of)
 
     def introduce(self, peer: PeerId) -> None:
         """To a peer that has just come."""
@@ -153,6 +172,7 @@ class Pacemaker:
                 flow.delay.queued_ms = flow.sent_queued_ms = 0.0
         self._judge_up({peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES})
         self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
+        self._judge_cables({peer: w for peer, w in far.items() if w.sent_bytes >= LEAST_WINDOW_BYTES})
         self._log(far)
         for peer, window in windows.items():
             self._tell(peer, loses=window.loses)
@@ -190,6 +210,17 @@ class Pacemaker:
             self._down.add(moved_mbps, self._down_queued_ms, loses=loses)
         self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(flows), 1)
 
+    def _judge_cables(self, sending: Mapping[PeerId, FlowWindow]) -> None:
+        here, crossing = self._region_of(self._me), dict[str, list[CrossingFlow]]()
+        for peer, window in sending.items():
+            flow, region = self._flows[peer], self._region_of(peer)
+            crosses = is_region(here) and is_region(region) and region != here
+            if crosses and self._sessions.lanes_go_directly(peer):  # through a third peer other cables are crossed
+                queued_ms = flow.sent_queued_ms - self._up_queued_ms - flow.down_queued_ms
+                crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
+        for region, flows in crossing.items():
+            self._cables.judge(region, flows, self._up.mbps)
+
     def _tell(self, peer: PeerId, *, loses: bool) -> None:
         line = Line(
             line_mbps=self._line_mbps(),
@@ -200,6 +231,7 @@ class Pacemaker:
             up_queued_ms=self._up_queued_ms,
             down_queued_ms=self._down_queued_ms,
             loses=loses,
+            ways=self._cables.ways(),
         )
         with contextlib.suppress(PeerUnreachable):
             self._sessions.send_message(peer, encode(line))
@@ -217,6 +249,7 @@ class Pacemaker:
                 down_mbps=round(self._down.mbps, 1),
                 up_queued_ms=round(self._up_queued_ms),
                 down_queued_ms=round(self._down_queued_ms),
+                ways={way.region: round(way.mbps, 1) for way in self._cables.ways()},
                 flows=flows,
             )
 
@@ -239,6 +272,8 @@ class Pacemaker:
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
+        crossing = {peer: mbps for peer, mbps in rates.items() if self._sessions.lanes_go_directly(peer)}
+        rates |= self._cables.limited(crossing, self._region_of)
         for peer in connected:
             if self._is_near(peer):
                 self._sessions.pace(peer, None)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,9 +24,9 @@ from blake3 import blake3
 from ciuic_p2p.core import events as e
 from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Transcript, encode
+from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
-from ciuic_p2p.core.topology import Links, Places
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
@@ -47,6 +47,7 @@ from ciuic_p2p.errors import (
 )
 from ciuic_p2p.local.protocol import Advanced, Attached
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
+from ciuic_p2p.tensors.codecs.registry import reply_codec
 from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
 from ciuic_p2p.tensors.state import piece_bytes
 from ciuic_p2p.terms import PeerId
@@ -101,6 +102,8 @@ class RunHost:
         self._fetch: Fetch | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._closed = False
+        self.given_up_samples = 0
+        """Counted here while the swarm was parted, and not in the state that went on."""
 
     # -- what the daemon tells and asks --------------------------------------------------------------------------------
 
@@ -136,9 +139,10 @@ class RunHost:
             case _:
                 self.handle(e.MessageReceived(sender=sender, message=message))
 
-    def update_links(self, links: Links, places: Places, lines_mbps: Mapping[PeerId, float]) -> None:
+    def update_network(self, network: Network) -> None:
         """What the next plan is made by."""
-        self._machine.links, self._machine.places, self._machine.lines_mbps = links, places, lines_mbps
+        self._machine.links, self._machine.places = network.links, network.places
+        self._machine.lines_mbps, self._machine.cables_mbps = network.lines_mbps, network.cables_mbps
 
     def is_busy(self) -> bool:
         """A round's bytes are under way: the links are not to be disturbed."""
@@ -160,6 +164,7 @@ class RunHost:
             "participating": self.took_part(self._around.me),
             "samples_per_s": round(self.seat.samples_per_s, 2) if self.seat is not None else 0.0,
             "state_hash": self._machine.state_hash,
+            "given_up_samples": self.given_up_samples,
             "last_round": last[0] if last else {},
         }
 
@@ -278,13 +283,13 @@ class RunHost:
         if values is None:
             return
         try:
-            if header.codec != values.codec_of(header.part).code or not 0 < header.samples <= LARGEST_SAMPLES:
+            if not values.may_come_under(header.part, header.codec) or not 0 < header.samples <= LARGEST_SAMPLES:
                 raise MalformedPayload(sender, "a contribution under another codec than planned, or of no weight")
-            values.add(header.part, payload, header.codec, header.samples, packed=header.packed)
+            values.add(header.part, payload, header.codec, header.samples, header.term, packed=header.packed)
         except RemoteError:
-            self._handle_in_round(header.epoch, e.PartRefused(sender=sender, part=header.part))
+            self._handle_in_round(header.epoch, e.PartRefused(sender=sender, part=header.part, term=header.term))
             raise
-        self._handle_in_round(header.epoch, e.PartAccumulated(sender=sender, part=header.part))
+        self._handle_in_round(header.epoch, e.PartAccumulated(sender=sender, part=header.part, term=header.term))
 
     def _take_result(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
         values = self._accepted(header, lambda r: r.judge_result(sender, header.part, header.term))
@@ -340,6 +345,8 @@ class RunHost:
                 self._send(to, message)
             case e.SendPart():
                 self._send_part(action)
+            case e.ForwardPart():
+                self._forward_part(action)
             case e.SendResult():
                 self._send_result(action)
             case e.OpenRound(epoch=epoch):
@@ -364,6 +371,8 @@ class RunHost:
                 self._loop.call_soon_threadsafe(self._begin_fetch, action)
             case e.RecordTranscript():
                 self._record(action)
+            case e.WorkGivenUp():
+                self._say_given_up(action)
             case e.RefuseLayout():
                 self._refuse_layout()
             case _:
@@ -410,6 +419,24 @@ class RunHost:
             if payload is None:
                 return None
             self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
+            return payload
+
+        frame = OutgoingFrame(replace(header, codec=codec.code, packed=values.packing.is_wanted, samples=samples), make_payload)
+        with contextlib.suppress(PeerUnreachable):
+            self._around.transport.send_frames(action.to, [frame])
+
+    def _forward_part(self, action: e.ForwardPart) -> None:
+        values, epoch = self._values.get(action.epoch), action.epoch
+        samples = values.weight_under(action.part, action.term) if values is not None else 0
+        if values is None or samples == 0:
+            return
+        codec = reply_codec(values.codec_of(action.part))
+        header = self._header(FrameKind.CONTRIBUTION, action.epoch, action.part, action.term)
+
+        def make_payload() -> memoryview | None:
+            payload = values.partial_payload(action.part, action.term)
+            if payload is not None:
+                self.rounds.count_sent(epoch, len(payload) + FRAME_OVERHEAD_BYTES)
             return payload
 
         frame = OutgoingFrame(replace(header, codec=codec.code, packed=values.packing.is_wanted, samples=samples), make_payload)
@@ -467,13 +494,14 @@ class RunHost:
         with self._changed:
             values, samples = self._own_values(action.epoch), self._own_samples(action.epoch)
         if values is not None:
-            values.add_own(action.part, samples)
-            self._handle_in_round(action.epoch, e.PartAccumulated(sender=self._around.me, part=action.part))
+            values.add_own(action.part, samples, action.term)
+            done = e.PartAccumulated(sender=self._around.me, part=action.part, term=action.term)
+            self._handle_in_round(action.epoch, done)
 
     def _publish(self, action: e.PublishPart) -> None:
         values = self._values.get(action.epoch)
         if values is not None:
-            values.publish(action.part)
+            values.publish(action.part, action.term)
             self._handle_in_round(action.epoch, e.PartPublished(part=action.part))
 
     def _finish(self, action: e.FinishRound) -> None:
@@ -513,10 +541,11 @@ class RunHost:
         self._hold(Version.of(OuterState(anchor=seat.trainer.exchange.copy(), momentum=momentum), 0, 0), fresh=True)
         log.info("run.seeded", run=self.run)
 
-    def _hold(self, version: Version, *, fresh: bool = False) -> None:
+    def _hold(self, version: Version, *, fresh: bool = False, ancestors: tuple[str, ...] = ()) -> None:
         with self._changed:
             self._versions.hold(version, time.monotonic())
-            self.handle(e.StateHeld(epoch=version.epoch, state_hash=version.state_hash, samples=version.samples))
+            held = e.StateHeld(epoch=version.epoch, state_hash=version.state_hash, samples=version.samples, ancestors=ancestors)
+            self.handle(held)
             seat = self.seat
         if seat is not None and not seat.is_attached:
             self._let_in(seat, fresh)
@@ -530,8 +559,10 @@ class RunHost:
         )  # it has given up the version that it asked for before
         with self._changed:
             loan = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
+            ancestors = self._machine.ancestry.short(ask.state_hash)
         manifest = msgpack.packb(loan.version.manifest.to_wire()) if loan is not None else b""
-        self._send((sender,), StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest))
+        offer = StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest, ancestors=ancestors)
+        self._send((sender,), offer)
 
     def _send_pieces(self, sender: PeerId, ask: AskPieces) -> None:
         with self._changed:
@@ -576,7 +607,8 @@ class RunHost:
                 self._contribution.forget()
             if self.seat is not None:
                 self.seat.forget_residual()
-        await self._loop.run_in_executor(None, self._hold, Version(state, manifest))
+        hold = partial(self._hold, Version(state, manifest), ancestors=fetch.ancestors)
+        await self._loop.run_in_executor(None, hold)
         log.info("state.fetched", run=self.run, epoch=action.epoch, values=state.count)
 
     def _fits(self, state: OuterState) -> bool:
@@ -589,6 +621,16 @@ class RunHost:
         transcript = sign_transcript(self.run, action, self._around.sign)
         self.rounds.record(transcript)
         self._send(action.to, transcript)
+
+    def _say_given_up(self, action: e.WorkGivenUp) -> None:
+        self.given_up_samples += action.samples
+        log.warning(
+            "run.work_given_up",
+            run=self.run,
+            samples=action.samples,
+            epochs=action.epochs,
+            reason=f"{self._around.name_of(action.by)} and others counted more samples while they did not reach this peer",
+        )
 
     def _refuse_layout(self) -> None:
         seat = self.seat

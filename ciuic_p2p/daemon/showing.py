@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import psutil
 
 from ciuic_p2p.config import DaemonConfig
+from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.daemon.neighbours import Neighbours
+from ciuic_p2p.daemon.outlook import Question, foresee
 from ciuic_p2p.daemon.pathfinder import Shown
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.net.sessions import Sessions
@@ -27,13 +30,16 @@ class Showing:
         neighbours: Neighbours,
         runs: Runs,
         sessions: Sessions,
+        network: Callable[[], Network],
         show_path: Callable[[str, PeerId | None], Shown],
     ) -> None:
+        """network: as measured now."""
         self._config = config
         self._swarm_id = swarm_id
         self._neighbours = neighbours
         self._runs = runs
         self._sessions = sessions
+        self._network = network
         self._show_path = show_path
         self._process = psutil.Process()
         self.loop_lag_ms = 0.0
@@ -97,6 +103,12 @@ class Showing:
         names[self._neighbours.me] = self._config.name
         return [row for host in self._runs.hosts() for row in host.rounds.view(names)]
 
+    async def plan(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """For all peers that are here. In a thread: a plan for a thousand takes longer than the loop may."""
+        question = Question.from_options(options)
+        contributors = tuple(sorted({self._neighbours.me, *self._neighbours.present()}))
+        return await asyncio.to_thread(foresee, question, contributors, self._network())
+
     def metrics(self) -> dict[str, float]:
         traffic = self._sessions.traffic()
         samples: dict[str, float] = {
@@ -110,6 +122,7 @@ class Showing:
         for host in self._runs.hosts():
             label = f'{{run="{host.run}"}}'
             samples[f"ciuic_epoch{label}"] = host.machine.epoch or 0
+            samples[f"ciuic_given_up_samples_total{label}"] = host.given_up_samples
             last = host.rounds.last()
             if last is not None and last.seconds is not None:
                 samples[f"ciuic_round_seconds{label}"] = last.seconds

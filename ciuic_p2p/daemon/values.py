@@ -1,11 +1,12 @@
 """The values of one round on one peer: the sums of owned parts, and the results, in one array. Knows no peer's whereabouts.
 
-A part that this peer owns is added up where its result will be. Called from several lane threads at once; what belongs to one
-part is guarded by that part's lock.
+A part that this peer adds up, as owner or on the way to the owner, is added up where its result will be. Called from several
+lane threads at once; what belongs to one part is guarded by that part's lock.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import defaultdict
@@ -13,7 +14,7 @@ from collections import defaultdict
 import numpy as np
 import structlog
 
-from ciuic_p2p.core.messages import Plan
+from ciuic_p2p.core.messages import HIERARCHICAL, RING, Plan
 from ciuic_p2p.core.parts import Part, cut_parts
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
@@ -42,7 +43,10 @@ class RoundValues:
         self.packing = Packing(plan.lossless_level)
         self._codec = codec_by_name(plan.codec)
         self._locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._passes_on = plan.topology in (HIERARCHICAL, RING)
         self._sums: dict[int, Accumulator] = {}
+        self._terms: dict[int, float] = defaultdict(lambda: -math.inf)
+        """Under which term each sum was begun; infinite once the result is there, so that nothing enters it any more."""
         self._published: dict[int, memoryview] = {}
         self._weights: dict[int, int] = {}
 
@@ -61,33 +65,53 @@ class RoundValues:
             payload = self.contribution.payload(part, self.parts[part], codec)
             return None if payload is None else self.packing.pack(payload, codec)
 
-    def add_own(self, part: int, samples: int) -> None:
+    def may_come_under(self, part: int, codec_code: int) -> bool:
+        """A contribution under the plan's codec, or a mean of several as it is passed on to the owner."""
+        return codec_code in (self.codec_of(part).code, reply_codec(self.codec_of(part)).code)
+
+    def add_own(self, part: int, samples: int, term: int) -> None:
         """The own contribution goes through the codec too, so that every peer's is treated alike."""
         payload = self.contribution_payload(part)
         if payload is not None:
-            self.add(part, payload, self.codec_of(part).code, samples, packed=self.packing.is_wanted)
+            self.add(part, payload, self.codec_of(part).code, samples, term, packed=self.packing.is_wanted)
 
-    def add(self, part: int, payload: memoryview, codec_code: int, samples: int, *, packed: bool) -> None:
-        """Another peer's encoded contribution. Raises MalformedPayload, and adds nothing, when it does not decode."""
+    def add(self, part: int, payload: memoryview, codec_code: int, samples: int, term: int, *, packed: bool) -> None:
+        """Another peer's encoded contribution. Raises MalformedPayload, and adds nothing, when it does not decode.
+
+        term: a later one begins the sum anew, and nothing of an earlier one enters it any more.
+        """
         codec = codec_by_code(codec_code)
         with self._locks[part], COMPUTING:
             payload = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
-            self._sum(part).add_encoded(codec, np.frombuffer(payload, np.uint8), samples)
+            if term >= self._terms[part]:
+                self._sum(part, term).add_encoded(codec, np.frombuffer(payload, np.uint8), samples)
 
-    def publish(self, part: int) -> None:
+    def weight_under(self, part: int, term: int) -> int:
+        """The samples of all that was added under this term."""
+        with self._locks[part]:
+            return self._sums[part].total_weight if self._terms[part] == term else 0
+
+    def partial_payload(self, part: int, term: int) -> memoryview | None:
+        """The mean of what was added under this term, as it is passed on; None when another term or the result has come."""
+        codec, mean = reply_codec(self.codec_of(part)), np.empty(self.parts[part].count, np.float32)
+        with self._locks[part], COMPUTING:
+            if self._terms[part] != term:
+                return None
+            self._mean_into(mean, part, self._sums[part])
+            if codec.is_plain:
+                return self.packing.pack(mean.astype("<f4", copy=False).data.cast("B"), codec)
+            payload = np.empty(codec.encoded_bytes(len(mean)), np.uint8)
+            codec.encode_into(mean, payload)
+            return self.packing.pack(payload.data, codec)
+
+    def publish(self, part: int, term: int) -> None:
         """Takes the mean, encodes it once, and stores what everybody will decode. Nobody's contribution: zeros."""
         codec, mean = reply_codec(self.codec_of(part)), self._result(part)
         with self._locks[part], COMPUTING:
-            summed = self._sums.pop(part, None)
+            summed = self._sums.pop(part, None) if self._terms[part] == term else None
+            self._terms[part] = math.inf
             self._weights[part] = summed.total_weight if summed is not None else 0
-            try:
-                if summed is None or summed.total_weight == 0:
-                    mean[:] = 0
-                else:
-                    summed.mean_into(mean)
-            except RoundFailed as error:
-                log.warning("round.part_without_mean", part=part, reason=error.reason)
-                mean[:] = 0
+            self._mean_into(mean, part, summed)
             if not codec.is_plain:
                 payload = np.empty(codec.encoded_bytes(len(mean)), np.uint8)
                 codec.encode_into(mean, payload)
@@ -113,15 +137,29 @@ class RoundValues:
     def store_result(self, part: int, payload: memoryview, codec_code: int, samples: int, *, packed: bool) -> None:
         """Raises MalformedPayload when it does not decode."""
         codec = codec_by_code(codec_code)
-        with COMPUTING:
-            payload = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
-            codec.decode_into(np.frombuffer(payload, np.uint8), self._result(part))
+        with self._locks[part], COMPUTING:
+            plain = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
+            codec.decode_into(np.frombuffer(plain, np.uint8), self._result(part))
+            self._terms[part] = math.inf
+            if self._passes_on and not codec.is_plain:
+                self._published[part] = memoryview(bytes(payload))
         self._weights[part] = samples
 
     def _result(self, part: int) -> Float32:
         return self.results[self.parts[part].start : self.parts[part].stop]
 
-    def _sum(self, part: int) -> Accumulator:
-        if part not in self._sums:
+    def _sum(self, part: int, term: int) -> Accumulator:
+        if self._terms[part] < term:
             self._sums[part] = Accumulator(self.parts[part].count, self._result(part))
+            self._terms[part] = term
         return self._sums[part]
+
+    def _mean_into(self, mean: Float32, part: int, summed: Accumulator | None) -> None:
+        try:
+            if summed is None or summed.total_weight == 0:
+                mean[:] = 0
+            else:
+                summed.mean_into(mean)
+        except RoundFailed as error:
+            log.warning("round.part_without_mean", part=part, reason=error.reason)
+            mean[:] = 0

@@ -102,8 +102,8 @@ class LaneGroup:
         self._keepers: list[asyncio.Task[None]] = []
         self._lanes: dict[Lane, asyncio.Event] = {}
         self._count = limits.count
-        self._home = self._path = parts.path
-        """Of the session, and of the lanes."""
+        self._home = self.path = parts.path
+        """Where the session goes, and where lanes are dialled (core/paths.py)."""
         self._steerings = count()
         self._left: set[str] = set()
         """Paths over which no lane may come any more."""
@@ -164,7 +164,7 @@ class LaneGroup:
 
     def steer(self, path: str, dial: Dial) -> None:
         """The lanes go over another path from now on, the session stays where it is. Only where this peer dials."""
-        if self.dial is None or self._closed or path == self._path:
+        if self.dial is None or self._closed or path == self.path:
             return
         leaving = _STEERING.pack(b"S", next(self._steerings))
         self._parts.say_steered(leaving + path.encode())
@@ -184,7 +184,7 @@ class LaneGroup:
         too and ends by itself. What they had under way is sent again."""
         if path == self._home:
             return
-        if path == self._path and self.dial is not None:
+        if path == self.path and self.dial is not None:
             self.steer(self._home, self.dial)
         for lane, (way, _) in self._ways.items():
             if way == path:
@@ -193,9 +193,9 @@ class LaneGroup:
     def _leave_for(self, path: str, dial: Dial | None, leaving: bytes) -> None:
         """No frame is begun on other lanes any more; they are closed when both peers know that all that was under way there
         has arrived."""
-        self._left.add(self._path)
+        self._left.add(self.path)
         self._left.discard(path)
-        self._path, self._lane_dial = path, dial
+        self.path, self._lane_dial = path, dial
         self._drains = {key: drain for key, drain in self._drains.items() if not drain.is_over}
         left = {lane: share for lane, (way, share) in self._ways.items() if way != path and lane not in self._retired}
         self._retired |= left.keys()
@@ -264,7 +264,7 @@ class LaneGroup:
             try:
                 await self._dial_lane(dial)
             except (PeerUnreachable, RemoteError) as error:
-                _log.info("lane.unreachable", peer=self._parts.peer, path=self._path, error=str(error))
+                _log.info("lane.unreachable", peer=self._parts.peer, path=self.path, error=str(error))
                 self._go_home()
             delay_s = self._limits.shortest_delay_s if time.monotonic() - began > _LIVED_S else delay_s
             await asyncio.sleep(delay_s * _random.uniform(0.5, 1.0))
@@ -272,7 +272,7 @@ class LaneGroup:
 
     def _go_home(self) -> None:
         """A path that cannot be dialled is left for the session's own."""
-        if self.dial is not None and self._path != self._home:
+        if self.dial is not None and self.path != self._home:
             self.steer(self._home, self.dial)
 
     async def _dial_lane(self, dial: Dial) -> None:

@@ -156,6 +156,11 @@ class Sessions(Transport):
         link = self._link(peer)
         return link is not None and link.session.path == DIRECT
 
+    def lanes_go_directly(self, peer: PeerId) -> bool:
+        """Not through a third peer, nor over a relay."""
+        link = self._link(peer)
+        return link is not None and link.lanes.path == DIRECT
+
     def may_steer(self, peer: PeerId) -> bool:
         """Whether this peer says by which path the lanes to `peer` go: it dials them, and the session is direct."""
         link = self._link(peer)

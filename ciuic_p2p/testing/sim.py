@@ -11,7 +11,7 @@ import functools
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from blake3 import blake3
@@ -22,6 +22,7 @@ from ciuic_p2p.core.events import (
     FetchFailed,
     FetchState,
     FinishRound,
+    ForwardPart,
     LeaveRound,
     LoadTrainer,
     MessageReceived,
@@ -47,8 +48,9 @@ from ciuic_p2p.core.events import (
     TrainerLeft,
     TrainerReady,
     Verdict,
+    WorkGivenUp,
 )
-from ciuic_p2p.core.messages import decode, encode
+from ciuic_p2p.core.messages import Plan, decode, encode
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -62,6 +64,9 @@ Contribution = tuple[str, int, int]
 """(peer, number of its contribution, samples)"""
 
 Result = frozenset[Contribution]
+
+Ways = Callable[[Plan], Plan]
+"""Sends a plan's spans other ways than it says, so that a machine is tried on all that a plan may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +98,18 @@ _decoded = functools.lru_cache(maxsize=4096)(decode)
 """One message goes to many peers."""
 
 
+class _PlansOtherWays(RunMachine):
+    ways: Ways | None = None
+
+    def _make_plan(self, shape: RunShape, epoch: int) -> Plan:
+        plan = super()._make_plan(shape, epoch)
+        return plan if self.ways is None else self.ways(plan)
+
+
 @dataclass(slots=True)
 class _SimRound:
-    sums: dict[int, set[Contribution]] = field(default_factory=dict)
+    sums: dict[tuple[int, int], set[Contribution]] = field(default_factory=dict)
+    """By part and term."""
     results: dict[int, Result] = field(default_factory=dict)
 
 
@@ -117,6 +131,7 @@ class SimPeer:
     made: int = 0
     inbox: list[Callable[[], None]] = field(default_factory=list)
     left_rounds: int = 0
+    given_up_samples: int = 0
     armed_s: float | None = None
     trainer: int = 0
 
@@ -125,9 +140,16 @@ class SimSwarm:
     """Give it peers, let time pass, disturb it, then look at `peers`."""
 
     def __init__(
-        self, seed: int, *, count: int = 6000, latency_s: tuple[float, float] = (0.01, 0.1), codec: str = "float32"
+        self,
+        seed: int,
+        *,
+        count: int = 6000,
+        latency_s: tuple[float, float] = (0.01, 0.1),
+        codec: str = "float32",
+        ways: Ways | None = None,
     ) -> None:
         """codec: the name or the policy that every trainer asks for."""
+        self._ways = ways
         self.rng = random.Random(seed)  # noqa: S311 - a simulation wants a seed, not secrecy
         self.now = 0.0
         self.peers: dict[PeerId, SimPeer] = {}
@@ -138,6 +160,8 @@ class SimSwarm:
         self._order = itertools.count()
         self._latency_s = latency_s
         self._session: dict[frozenset[PeerId], int] = {}
+        self._walls: set[frozenset[PeerId]] = set()
+        """Pairs that do not reach each other."""
         self._arrival: dict[tuple[PeerId, PeerId, str], float] = {}
         self._shape = RunShape(
             layout="L",
@@ -157,7 +181,9 @@ class SimSwarm:
         codec: what its trainer asks for, when it is not what the others do.
         """
         shape = self._shape if codec is None else dataclasses.replace(self._shape, codec_policy=codec)
-        peer = SimPeer(PeerId(name), RunMachine(PeerId(name), "run", now=self.now, seed_wait_s=0.5), step_s)
+        machine = _PlansOtherWays(PeerId(name), "run", now=self.now, seed_wait_s=0.5)
+        machine.ways = self._ways
+        peer = SimPeer(PeerId(name), machine, step_s)
         self.peers[peer.name] = peer
         for other in self.peers.values():
             if other is not peer and other.alive:
@@ -230,6 +256,27 @@ class SimSwarm:
         self._cut(first, second)
         self._after(seconds, lambda: self._connect(first, second))
 
+    def part(self, names: Collection[str], seconds: float) -> None:
+        """Those named and all others do not reach each other for a while; both find out after DETECTION_S."""
+        inside = {self.peers[PeerId(name)].name for name in names}
+        across = [(a, b) for a in self.peers.values() for b in self.peers.values() if a.name in inside and b.name not in inside]
+        for a, b in across:
+            self._cut(a, b)
+            self._walls.add(frozenset((a.name, b.name)))
+
+        def find_out() -> None:
+            for a, b in across:
+                self._lose(a, b)
+                self._lose(b, a)
+
+        def heal() -> None:
+            for a, b in across:
+                self._walls.discard(frozenset((a.name, b.name)))
+                self._connect(a, b)
+
+        self._after(DETECTION_S, find_out)
+        self._after(seconds, heal)
+
     def detach(self, name: str) -> None:
         """The trainer dies, the daemon lives on."""
         self.peers[PeerId(name)].trainer += 1
@@ -254,6 +301,8 @@ class SimSwarm:
         self._session[pair] = self._session.get(pair, 0) + 1
 
     def _connect(self, a: SimPeer, b: SimPeer) -> None:
+        if frozenset((a.name, b.name)) in self._walls:
+            return
         if not (a.alive and b.alive) or self.peers.get(a.name) is not a or self.peers.get(b.name) is not b:
             return
         self._cut(a, b)
@@ -271,6 +320,8 @@ class SimSwarm:
         if target is None or not target.alive or to not in sender.machine.connected:
             return
         pair = frozenset((sender.name, to))
+        if pair in self._walls:
+            return
         session = self._session.get(pair, 0)
         lane = f"{channel}{self.rng.randrange(2)}" if channel == "lane" else channel
         key = (sender.name, to, lane)
@@ -329,14 +380,18 @@ class SimSwarm:
                 peer.left_rounds += 1
             case SeedState():
                 self._hold(peer, SimState(root=peer.name, digest=peer.name))
-            case AccumulateOwn(epoch=epoch, part=part):
+            case AccumulateOwn(epoch=epoch, part=part, term=term):
                 assert peer.contribution is not None
-                self._add(peer, epoch, part, peer.name, peer.contribution)
+                self._add(peer, epoch, part, peer.name, {peer.contribution}, term)
             case SendPart(epoch=epoch, part=part, to=to_peer, term=term):
-                self._send_part(peer, epoch, part, to_peer, term)
-            case PublishPart(epoch=epoch, part=part):
+                if peer.contribution is not None:
+                    self._send_part(peer, epoch, part, to_peer, term, {peer.contribution})
+            case ForwardPart(epoch=epoch, part=part, to=to_peer, term=term):
+                if epoch in peer.rounds:
+                    self._send_part(peer, epoch, part, to_peer, term, set(peer.rounds[epoch].sums[part, term]))
+            case PublishPart(epoch=epoch, part=part, term=term):
                 current = peer.rounds[epoch]
-                current.results[part] = frozenset(current.sums.get(part, ()))
+                current.results[part] = frozenset(current.sums.get((part, term), ()))
                 self._perform(peer, peer.machine.handle_in_round(epoch, PartPublished(part=part), self.now))
             case SendResult(epoch=epoch, part=part, to=receivers, term=term):
                 self._send_result(peer, epoch, part, receivers, term)
@@ -347,18 +402,20 @@ class SimSwarm:
             case LoadTrainer():
                 peer.contribution = None
                 self._train(peer)
+            case WorkGivenUp(samples=samples):
+                peer.given_up_samples += samples
             case RecordTranscript() | RefuseLayout():
                 pass
 
     def _message(self, peer: SimPeer, sender: PeerId, data: bytes) -> None:
         self._perform(peer, peer.machine.handle(MessageReceived(sender=sender, message=_decoded(data)), self.now))
 
-    def _hold(self, peer: SimPeer, state: SimState) -> None:
+    def _hold(self, peer: SimPeer, state: SimState, ancestors: tuple[str, ...] = ()) -> None:
         if peer.state is not None:
             peer.old_states[peer.state.epoch] = peer.state
         first = peer.state is None
         peer.state = state
-        self._feed(peer, state.held())
+        self._feed(peer, dataclasses.replace(state.held(), ancestors=ancestors))
         if first and peer.contribution is None:
             self._train(peer)
 
@@ -375,15 +432,11 @@ class SimSwarm:
 
         self._after(peer.step_s * self.rng.uniform(0.9, 1.1), lambda: self._when_awake(peer, done))
 
-    def _send_part(self, peer: SimPeer, epoch: int, part: int, to: PeerId, term: int) -> None:
-        contribution = peer.contribution
-        if contribution is None:
-            return
-
+    def _send_part(self, peer: SimPeer, epoch: int, part: int, to: PeerId, term: int, sent: set[Contribution]) -> None:
         def arrive(target: SimPeer, deadline_s: float = self.now + LATER_S) -> None:
             verdict = self._judge(target, epoch, lambda r: r.judge_part(peer.name, part, term))
             if verdict is Verdict.ACCEPT:
-                self._add(target, epoch, part, peer.name, contribution)
+                self._add(target, epoch, part, peer.name, sent, term)
             elif verdict is Verdict.LATER and self.now < deadline_s:
                 self._after(0.05, lambda: self._when_awake(target, lambda: arrive(target, deadline_s)))
 
@@ -412,12 +465,12 @@ class SimSwarm:
         behind = peer.machine.epoch is None or epoch >= peer.machine.epoch
         return Verdict.LATER if behind else Verdict.IGNORE
 
-    def _add(self, peer: SimPeer, epoch: int, part: int, sender: PeerId, contribution: Contribution) -> None:
-        current = peer.rounds[epoch]
-        sums = current.sums.setdefault(part, set())
-        assert contribution not in sums, "a contribution was added twice"
-        sums.add(contribution)
-        self._perform(peer, peer.machine.handle_in_round(epoch, PartAccumulated(sender=sender, part=part), self.now))
+    def _add(self, peer: SimPeer, epoch: int, part: int, sender: PeerId, sent: set[Contribution], term: int) -> None:
+        sums = peer.rounds[epoch].sums.setdefault((part, term), set())
+        assert not sent & sums, "a contribution was added twice"
+        sums |= sent
+        event = PartAccumulated(sender=sender, part=part, term=term)
+        self._perform(peer, peer.machine.handle_in_round(epoch, event, self.now))
 
     def _step(self, peer: SimPeer, action: FinishRound) -> None:
         assert peer.state is not None
@@ -440,7 +493,7 @@ class SimSwarm:
                 for state in (donor.state, *donor.old_states.values()):
                     if (state.epoch, state.state_hash()) == (action.epoch, action.state_hash) and peer.state is asked_state:
                         peer.finished.clear()  # they belong to the lineage that is given up
-                        self._hold(peer, state)
+                        self._hold(peer, state, donor.machine.ancestry.short(state.state_hash()))
                         return
             self._feed(peer, FetchFailed(epoch=action.epoch, state_hash=action.state_hash))
 

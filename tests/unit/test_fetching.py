@@ -27,7 +27,7 @@ def make_state() -> tuple[OuterState, StateManifest]:
 
 def offer(state_hash: StateHash, manifest: StateManifest | None) -> StateOffer:
     packed = msgpack.packb(manifest.to_wire()) if manifest is not None else b""
-    return StateOffer(run="mnist", epoch=EPOCH, state_hash=state_hash, manifest=packed)
+    return StateOffer(run="mnist", epoch=EPOCH, state_hash=state_hash, manifest=packed, ancestors=())
 
 
 def test_a_fetch_ends_at_once_when_every_donor_has_moved_on() -> None:

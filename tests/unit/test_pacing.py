@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -46,6 +47,7 @@ from ciuic_p2p.core.pacing import (
     total_sent_mbps,
 )
 from ciuic_p2p.terms import PeerId, StateHash
+from ciuic_p2p.testing.ways import in_a_ring, in_groups
 
 WINDOW_S = 0.5
 
@@ -352,7 +354,13 @@ def make_plan(span_sizes: list[int], listeners: int = 0) -> Plan:
     )
 
 
-plans = st.builds(make_plan, st.lists(st.integers(0, 1 << 20), min_size=1, max_size=8), st.integers(0, 3))
+WAYS = (lambda plan: plan, in_a_ring, *(partial(in_groups, size=size) for size in (1, 2, 3)))
+plans = st.builds(
+    lambda sizes, listeners, way: way(make_plan(sizes, listeners)),
+    st.lists(st.integers(0, 1 << 20), min_size=1, max_size=8),
+    st.integers(0, 3),
+    st.sampled_from(WAYS),
+)
 
 
 def members(plan: Plan) -> tuple[PeerId, ...]:
@@ -364,9 +372,10 @@ def test_demand_of_two_and_a_listener() -> None:
     one, other = plan.contributors
     (listener,) = plan.listeners
     # Its own result, and its contribution to the other's span.
-    assert demand_of(plan, one) == Demand({other: 1000, listener: 300}, {other: 1000, listener: 1000})
-    assert demand_of(plan, other) == Demand({one: 1000, listener: 700}, {one: 1000, listener: 1000})
-    assert set(demand_of(plan, listener).sent.values()) == {0}
+    received_by = {one: 1000, other: 1000, listener: 1000}
+    assert demand_of(plan, one) == Demand({other: 1000, listener: 300}, received_by)
+    assert demand_of(plan, other) == Demand({one: 1000, listener: 700}, received_by)
+    assert not any(demand_of(plan, listener).sent.values())
 
 
 @given(plans)
@@ -375,12 +384,23 @@ def test_all_that_is_sent_to_a_peer_is_what_it_receives(plan: Plan) -> None:
     demands = {peer: demand_of(plan, peer) for peer in members(plan)}
     for peer in members(plan):
         sent = sum(demand.sent.get(peer, 0) for demand in demands.values())
-        for sender in plan.contributors:
-            if sender != peer:
-                assert demands[sender].received_by[peer] == sent
+        for demand in demands.values():
+            assert demand.received_by[peer] == sent
     for listener in plan.listeners:
         assert sum(demands[listener].sent.values()) == 0
     assert all(peer not in demand.sent for peer, demand in demands.items())
+
+
+def test_demand_of_a_hierarchy_crosses_between_groups_once_each_way() -> None:
+    plan = in_groups(make_plan([100, 100, 100, 100]), 2)
+    group_of = {plan.contributors[place]: number for number, group in enumerate(plan.groups) for place in group}
+    across = sum(
+        values
+        for peer in plan.contributors
+        for other, values in demand_of(plan, peer).sent.items()
+        if group_of[peer] < group_of[other]
+    )
+    assert across == 400  # sums for the other group's spans, and results of the own ones: each value once
 
 
 def test_a_stranger_to_the_plan_sends_nothing() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ciuic_p2p.core.messages import Plan, Span
+from ciuic_p2p.core.messages import RING, Plan, Span
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.values import LOSSLESS, RoundValues
@@ -21,6 +21,7 @@ from ciuic_p2p.terms import PeerId, StateHash
 
 ONE, OTHER = PeerId("one"), PeerId("other")
 SAMPLES = {ONE: 3, OTHER: 5}
+TERM = 1
 PARAMETERS, COUNT = 20_500, 21_000
 PLAN = Plan(
     run="run",
@@ -90,12 +91,12 @@ def run_round(values: dict[PeerId, RoundValues]) -> None:
     for number, part in enumerate(values[ONE].parts):
         (other,) = {ONE, OTHER} - {part.owner}
         owner, sender = values[part.owner], values[other]
-        owner.add_own(number, SAMPLES[part.owner])
+        owner.add_own(number, SAMPLES[part.owner], TERM)
         payload = sender.contribution_payload(number)
         assert payload is not None
         packed = owner.packing.is_wanted
-        owner.add(number, memoryview(bytes(payload)), sender.codec_of(number).code, SAMPLES[other], packed=packed)
-        owner.publish(number)
+        owner.add(number, memoryview(bytes(payload)), sender.codec_of(number).code, SAMPLES[other], TERM, packed=packed)
+        owner.publish(number, TERM)
         code, result = owner.result_payload(number)
         sender.store_result(number, memoryview(bytes(result)), code, owner.weight_of(number), packed=packed)
 
@@ -162,7 +163,7 @@ def test_nobodys_contribution_gives_zeros(codec: Codec) -> None:
     assert np.isnan(owner.results).all()
     # when the results of parts that nobody sent are published, then they are zeros of no weight.
     for number in range(len(owner.parts)):
-        owner.publish(number)
+        owner.publish(number, TERM)
         code, payload = owner.result_payload(number)
         receiver.store_result(number, payload, code, owner.weight_of(number), packed=False)
         assert owner.weight_of(number) == 0
@@ -175,23 +176,23 @@ def test_a_part_that_one_contribution_missed_lowers_what_is_counted() -> None:
     values = make_values(codec_by_name("int8"))[ONE]
     assert values.counted_samples() == 0
     for number in range(len(values.parts)):
-        values.add_own(number, 3)
-    values.add(1, memoryview(LOSSLESS.encode(np.ones(values.parts[1].count, np.float32))), LOSSLESS.code, 5, packed=False)
+        values.add_own(number, 3, TERM)
+    values.add(1, memoryview(LOSSLESS.encode(np.ones(values.parts[1].count, np.float32))), LOSSLESS.code, 5, TERM, packed=False)
     for number in range(len(values.parts)):
-        values.publish(number)
+        values.publish(number, TERM)
     assert (values.weight_of(0), values.weight_of(1), values.counted_samples()) == (3, 8, 3)
 
 
 def test_a_contribution_that_does_not_decode_adds_nothing() -> None:
     values = make_values(codec_by_name("float32"))[ONE]
-    values.add_own(0, 3)
+    values.add_own(0, 3, TERM)
     bad = np.ones(values.parts[0].count, np.float32)
     bad[-1] = np.inf
     with pytest.raises(MalformedPayload):
-        values.add(0, memoryview(bad.tobytes()), LOSSLESS.code, 5, packed=False)
+        values.add(0, memoryview(bad.tobytes()), LOSSLESS.code, 5, TERM, packed=False)
     with pytest.raises(MalformedPayload):
-        values.add(0, memoryview(b"too short"), LOSSLESS.code, 5, packed=False)
-    values.publish(0)
+        values.add(0, memoryview(b"too short"), LOSSLESS.code, 5, TERM, packed=False)
+    values.publish(0, TERM)
     assert values.weight_of(0) == 3
     part = values.parts[0]
     np.testing.assert_allclose(values.results[: part.stop], deltas()[ONE][: part.stop], rtol=1e-6)
@@ -201,8 +202,8 @@ def test_a_sum_out_of_range_gives_zeros() -> None:
     values = make_values(codec_by_name("float32"))[ONE]
     huge = np.full(values.parts[0].count, 3e38, np.float32)
     for _ in range(2):
-        values.add(0, memoryview(huge.tobytes()), LOSSLESS.code, 1, packed=False)
-    values.publish(0)
+        values.add(0, memoryview(huge.tobytes()), LOSSLESS.code, 1, TERM, packed=False)
+    values.publish(0, TERM)
     assert not values.results[: values.parts[0].stop].any()
 
 
@@ -210,6 +211,71 @@ def test_an_ended_contribution_is_not_added() -> None:
     values = make_values(codec_by_name("int8"))[ONE]
     assert values.contribution is not None
     values.contribution.end()
-    values.add_own(0, 3)
-    values.publish(0)
+    values.add_own(0, 3, TERM)
+    values.publish(0, TERM)
     assert values.weight_of(0) == 0
+
+
+# -- by way of a carrier ---------------------------------------------------------------------------------------------------
+
+
+@every_codec
+def test_what_a_carrier_passes_on_is_the_mean_of_what_it_added(codec: Codec) -> None:
+    # Given a carrier that adds its own and another's contribution,
+    plan = dataclasses.replace(PLAN, codec=codec.name, topology=RING, groups=((0, 1),))
+    carrier, owner, feedback = RoundValues(plan, Buffers()), RoundValues(plan, Buffers()), Feedback(COUNT)
+    carrier.contribution = Contribution(BASE, LOCAL[ONE], lambda: feedback)
+    other = LOSSLESS.encode(deltas()[OTHER][: carrier.parts[0].count])
+    carrier.add_own(0, 3, TERM)
+    carrier.add(0, memoryview(other), LOSSLESS.code, 5, TERM, packed=False)
+    # when it passes them on, and the owner adds nothing else,
+    payload = carrier.partial_payload(0, TERM)
+    assert payload is not None
+    passed_on = reply_codec(carrier.codec_of(0))
+    assert owner.may_come_under(0, passed_on.code)
+    owner.add(0, memoryview(bytes(payload)), passed_on.code, carrier.weight_under(0, TERM), TERM, packed=False)
+    owner.publish(0, TERM)
+    # then the result stands for all samples and is their mean within what the codecs lose.
+    count = carrier.parts[0].count
+    one = codec.decode(codec.encode(deltas()[ONE][:count]), count)
+    mean = np.average([one, deltas()[OTHER][:count]], axis=0, weights=[3, 5])
+    lost = 2 * BOUNDS[passed_on.name](np.float32(mean))
+    assert owner.weight_of(0) == 8
+    assert (np.abs(owner.results[:count] - mean) <= lost * 1.001 + 1e-5).all()
+    # And what the carrier passes down are the owner's bytes.
+    code, result = owner.result_payload(0)
+    carrier.store_result(0, result, code, 8, packed=False)
+    assert carrier.result_payload(0) == (code, result)
+
+
+def test_nothing_of_an_earlier_term_enters_a_sum() -> None:
+    values = make_values(codec_by_name("float32"))[ONE]
+    count = values.parts[0].count
+    ones, twos = (memoryview(np.full(count, v, np.float32).tobytes()) for v in (1, 2))
+    values.add(0, ones, LOSSLESS.code, 5, TERM, packed=False)
+    values.add(0, twos, LOSSLESS.code, 7, TERM + 1, packed=False)
+    values.add(0, ones, LOSSLESS.code, 5, TERM, packed=False)
+    assert values.weight_under(0, TERM) == 0
+    assert values.partial_payload(0, TERM) is None
+    values.publish(0, TERM + 1)
+    assert values.weight_of(0) == 7
+    assert (values.results[:count] == 2).all()
+
+
+def test_a_sum_of_an_earlier_term_is_not_published() -> None:
+    values = make_values(codec_by_name("float32"))[ONE]
+    values.add_own(0, 5, TERM)
+    values.publish(0, TERM + 1)
+    assert values.weight_of(0) == 0
+    assert not values.results[: values.parts[0].stop].any()
+
+
+def test_a_result_is_not_added_to() -> None:
+    values = make_values(codec_by_name("float32"))[ONE]
+    ones = memoryview(np.ones(values.parts[0].count, np.float32).tobytes())
+    values.add(0, ones, LOSSLESS.code, 5, TERM, packed=False)
+    values.store_result(0, ones, LOSSLESS.code, 9, packed=False)
+    values.add(0, ones, LOSSLESS.code, 5, TERM + 1, packed=False)
+    assert values.partial_payload(0, TERM) is None
+    assert values.weight_of(0) == 9
+    assert (values.results[: values.parts[0].stop] == 1).all()
