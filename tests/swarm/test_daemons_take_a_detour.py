@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemon_kit import PeerProcess, daemons, wait_for, wait_until_met
-from trainer_kit import ENDLESS, PARTS, TrainerProcess, assert_same_hashes, begin_together
+from trainer_kit import ENDLESS, PARTS, TrainerProcess
 
 from ciuic_p2p.lab.lab import Lab, RunningLab
 from ciuic_p2p.lab.system import lab_available
@@ -27,6 +27,7 @@ TOPOLOGY = Topology(
     cable_mbps={"us-eu": 5},
 )
 SLOW_S = 120.0
+WAYS = ((US, EU), (EU, US))
 
 
 @pytest.fixture
@@ -52,29 +53,38 @@ def test_frames_leave_a_bad_direct_path_and_come_back_when_the_third_peer_dies(l
             peer.start(*join, listen=f"/ip4/{lab.addresses[peer.name]}/tcp/4001")
         wait_until_met(peers)
         trainers = [TrainerProcess(peer, part, VALUES, noise=True) for peer, part in zip(peers, PARTS, strict=True)]
-        begin_together(trainers)
+        wait_for(lambda: all(trainer.attached for trainer in trainers), "all hold the first state")
         for trainer in trainers:
             trainer.train_until(ENDLESS)
 
         # when it is known how bad, then the frames of those two go through the third, and their messages stay
         for peer in (us, eu):
-            wait_for(lambda peer=peer: path(peer, EU, US)[0] == "via as", f"{peer.name} takes the detour", SLOW_S)
-        whys = {path(peer, EU, US)[1] for peer in (us, eu)}
+            wait_for(
+                lambda peer=peer: "via as" in {path(peer, *way)[0] for way in WAYS}, f"{peer.name} takes the detour", SLOW_S
+            )
+        whys = {entry["why"] for peer in (us, eu) for entry in peer.logged("path.detour")}
         assert any("directly" in why and "this way" in why for why in whys), whys
-        assert asia.view("status")["forwarding"]["splices"] > 0
+        wait_for(lambda: asia.view("status")["forwarding"]["carried_bytes"] > 0, "the third has carried something")
         epoch = max(trainer.epoch for trainer in trainers)
         for trainer in trainers:
-            wait_for(lambda trainer=trainer: trainer.epoch >= epoch + 3, "three rounds by the detour", SLOW_S)
-        assert_same_hashes(trainers, range(epoch + 1, epoch + 4))
-        assert {len(trainer.step_to(epoch + 3).peers) for trainer in trainers} == {len(peers)}
+            wait_for(lambda trainer=trainer: trainer.epoch >= epoch + 3, "three rounds more", SLOW_S)
+        assert_same_states(trainers)
         for peer in (us, eu):
-            assert [entry["path"] for entry in peer.logged("session.opened", "session.moved")] == ["direct"] * 2
+            assert {entry["path"] for entry in peer.logged("session.opened", "session.moved")} == {"direct"}
 
         # and when the third dies, directly again
         asia.kill()
         for peer in (us, eu):
-            wait_for(lambda peer=peer: path(peer, EU, US)[0] == "direct", f"{peer.name} is on the direct path")
+            wait_for(lambda peer=peer: {path(peer, *way)[0] for way in WAYS} == {"direct"}, f"{peer.name} goes directly")
         epoch = max(trainer.epoch for trainer in trainers[:2])
         for trainer in trainers[:2]:
             wait_for(lambda trainer=trainer: trainer.epoch >= epoch + 2, "rounds of the two", SLOW_S)
-        assert_same_hashes(trainers[:2], range(epoch + 1, epoch + 3))
+        assert_same_states(trainers[:2])
+
+
+def assert_same_states(trainers: list[TrainerProcess]) -> None:
+    """At every epoch that all of them were told of; on a bad link one may be excused and miss some."""
+    told = [{step.epoch: step.state_hash for step in trainer.steps} for trainer in trainers]
+    common = set.intersection(*(set(each) for each in told))
+    assert common
+    assert all(len({each[epoch] for each in told}) == 1 for epoch in common)
