@@ -16,9 +16,10 @@ from ciuic_p2p.config import DaemonConfig, socket_path
 from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.membership import Membership, bind
 from ciuic_p2p.core.messages import Line, decode
-from ciuic_p2p.core.pacing import Capacity
+from ciuic_p2p.core.pacing import FIRST_GUESS_MBPS, Capacity
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.records import PeerRecord, encode_record
+from ciuic_p2p.core.sampling import sample_peers
 from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
 from ciuic_p2p.daemon.capacity import read_capacity
@@ -165,11 +166,14 @@ class Daemon:
         )
 
     def _care_for_links(self) -> None:
-        self._neighbours.report_links()
+        everyone = (self.peer_id, *self._neighbours.present())
+        sampled = sample_peers(self.peer_id, {peer: self._region_of(peer) for peer in everyone})
+        self._neighbours.report_links(sampled)
         self._pathfinder.tick(time.monotonic())
         self._runs.update_network(self._network_measured())
         if not any(host.is_busy() for host in self._runs.hosts()):
-            self._neighbours.time_links()
+            line_mbps = self._pacemaker.lines_mbps(self.peer_id).get(self.peer_id, FIRST_GUESS_MBPS)
+            self._neighbours.time_links(sampled, line_mbps)
 
     def _network_measured(self) -> Network:
         """What plans are made by."""

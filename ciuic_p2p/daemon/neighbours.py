@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from ciuic_p2p.core.measuring import GoodputMeter, RttMeter
 from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, encode
 from ciuic_p2p.core.paths import DIRECT, RELAY, Leg
 from ciuic_p2p.core.records import PeerRecord, decode_record
+from ciuic_p2p.core.sampling import probing_period_s
 from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.errors import AddressUnusable, MalformedMessage, PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
@@ -33,7 +34,7 @@ PROBE_FRAME_BYTES = 64 << 10
 PROBE_FRAMES = 8
 """Half a MiB: enough for a first figure, little beside one round."""
 PROBE_AGAIN_S = 300.0
-"""A link that carried nothing for so long is timed again."""
+"""A link that carried nothing for so long is timed again, or later on a slow line."""
 MOST_RECORDS_KNOWN = 256
 
 
@@ -203,22 +204,25 @@ class Neighbours:
             while len(probes) >= MOST_PROBES_UNANSWERED:
                 probes.pop(next(iter(probes)))
             probes[self._number] = now
+            log.debug("ping.sent", peer=peer, number=self._number)
             self._send(peer, Ping(number=self._number))
 
-    def time_links(self) -> None:
-        """Sends a small burst over links that carried nothing for long; the receiver times it."""
+    def time_links(self, sampled: Collection[PeerId], line_mbps: float) -> None:
+        """Sends a small burst over those links that carried nothing for long; the receiver times it."""
         now = time.monotonic()
+        period_s = probing_period_s(len(sampled), PROBE_FRAMES * PROBE_FRAME_BYTES, line_mbps, PROBE_AGAIN_S)
         for peer in self._liveness.open_peers():
             neighbour = self.known[peer]
-            if now - neighbour.timed_s > PROBE_AGAIN_S and self.sessions is not None:
+            if peer in sampled and now - neighbour.timed_s > period_s and self.sessions is not None:
                 neighbour.timed_s = now
                 header = FrameHeader(kind=FrameKind.PROBE, codec=0, run=bytes(8), epoch=0, term=0, part=0)
                 frames = [OutgoingFrame(header, lambda: bytes(PROBE_FRAME_BYTES))] * PROBE_FRAMES
                 with contextlib.suppress(PeerUnreachable):
                     self.sessions.send_frames(peer, frames)
 
-    def report_links(self) -> None:
-        report = LinkReport(links=tuple(self._measure(peer) for peer in self.present()))
+    def report_links(self, sampled: Collection[PeerId]) -> None:
+        """To all, of these links."""
+        report = LinkReport(links=tuple(self._measure(peer) for peer in self.present() if peer in sampled))
         for peer in self._liveness.open_peers():
             self._send(peer, report)
 
@@ -292,6 +296,7 @@ class Neighbours:
         sent_s = self.known[peer].probes.pop(number, None)
         if sent_s is not None:
             self.known[peer].rtt.add((now - sent_s) * 1000)
+            log.debug("ping.answered", peer=peer, number=number, seconds=round(now - sent_s, 4))
 
     def _send(self, peer: PeerId, message: Message) -> None:
         if self.sessions is not None:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from ciuic_p2p.core.cables import Cables, CrossingFlow, is_region, sum_of_shares
+from ciuic_p2p.core.cables import Cables, CrossingFlow, Crossings, crossings_of, is_region, sum_of_shares
 from ciuic_p2p.core.messages import Line, Plan, Way, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
     LEAST_MBPS,
     Capacity,
     DelayMeter,
-    Demand,
+    Demands,
     FlowWindow,
     common_queue_ms,
     demand_of,
@@ -31,7 +31,7 @@ from ciuic_p2p.core.pacing import (
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.tcpinfo import TcpInfo
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ FETCH_SHARE = 0.25
 FORWARD_SHARE = 0.5
 """Of its own measured line, for what it carries between others while it takes part in a round itself; else all of it."""
 IDLE_SHARE = 0.5
-"""Of the slower line, for what no plan foresaw: probes, a round's rest."""
+"""Of the slower line, for what no plan foresaw, such as probes."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,9 @@ class Pacemaker:
         self._up, self._down = up, down
         self._loop = asyncio.get_running_loop()
         self._flows: dict[PeerId, _Flow] = {}
-        self._demands: dict[tuple[str, int], Demand] = {}
+        self._demands = Demands()
+        self._crossings: dict[str, Crossings] = {}
+        """Of each run's newest round."""
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
@@ -109,11 +111,12 @@ class Pacemaker:
     # -- what is to be sent: from any thread ---------------------------------------------------------------------------
 
     def round_opened(self, plan: Plan, me: PeerId) -> None:
-        self._demands[plan.run, plan.epoch] = demand_of(plan, me)
+        self._crossings[plan.run] = crossings_of(plan, self._region_of(me), self._region_of)
+        self._demands.open(plan.run, plan.epoch, demand_of(plan, me))
         self._apply_soon()
 
     def round_closed(self, run: str, epoch: int) -> None:
-        if self._demands.pop((run, epoch), None) is not None:
+        if self._demands.close(run, epoch):
             self._apply_soon()
 
     def state_asked(self, peer: PeerId, donors: int) -> None:
@@ -178,6 +181,7 @@ class Pacemaker:
             self._tell(peer, loses=window.loses)
         for peer in [peer for peer in self._fetches if not self._sessions.waits_for(peer)]:
             del self._fetches[peer]
+        self._demands.forget_rests(self._sessions.waits_for)
         self._apply()
 
     def _read(self, peer: PeerId, seconds: float) -> FlowWindow:
@@ -193,33 +197,41 @@ class Pacemaker:
         )
 
     def _judge_up(self, sending: Mapping[PeerId, FlowWindow]) -> None:
-        flows = [self._flows[peer] for peer in sending]
+        behind_cables = {way.region for way in self._cables.ways()}
+        flows = [self._flows[peer] for peer in sending if self._crosses_to(peer) not in behind_cables]  # others wait there
         self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
         alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
-        if flows:
+        if sending:
             moved_mbps = total_sent_mbps(sending.values()) + self._forwarded_mbps
-            loses = most([window.loses for window in sending.values()])
+            loses = bool(flows) and most([window.loses for window in sending.values()])
             self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
     def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
-        flows = [self._flows[peer] for peer in receiving]
+        here = self._region_of(self._me)
+        all_flows = [self._flows[peer] for peer in receiving]
+        flows = [flow for flow in all_flows if all(way.region != here for way in flow.ways)]
         self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
         moved_mbps = sum(window.received_mbps for window in receiving.values()) + self._forwarded_mbps
-        if flows:
+        if receiving:
             loses = len(flows) > 1 and most([flow.loses for flow in flows])
             self._down.add(moved_mbps, self._down_queued_ms, loses=loses)
-        self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(flows), 1)
+        self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(receiving), 1)
 
     def _judge_cables(self, sending: Mapping[PeerId, FlowWindow]) -> None:
         here, crossing = self._region_of(self._me), dict[str, list[CrossingFlow]]()
         for peer, window in sending.items():
-            flow, region = self._flows[peer], self._region_of(peer)
-            crosses = is_region(here) and is_region(region) and region != here
-            if crosses and self._sessions.lanes_go_directly(peer):  # through a third peer other cables are crossed
+            flow, region = self._flows[peer], self._crosses_to(peer)
+            if is_region(here) and is_region(region) and region != here:
                 queued_ms = flow.sent_queued_ms - self._up_queued_ms - flow.down_queued_ms
                 crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
         for region, flows in crossing.items():
             self._cables.judge(region, flows, self._up.mbps)
+        for crossings in list(self._crossings.values()):
+            for region, sent in crossings.items():
+                self._cables.settle(region, sent, self._told_of(region), self._me)
+
+    def _told_of(self, region: str) -> dict[PeerId, float]:
+        return {peer: way.mbps for peer, flow in self._flows.items() for way in flow.ways if way.region == region}
 
     def _tell(self, peer: PeerId, *, loses: bool) -> None:
         line = Line(
@@ -264,16 +276,17 @@ class Pacemaker:
         fetching = {peer: donors for peer, donors in self._fetches.items() if peer in connected}
         rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
         waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
-        demands = [_among(demand, waiting) for demand in list(self._demands.values())]
         own_mbps = self._up.mbps - min(self._forwarded_mbps, FORWARD_SHARE * self._up.mbps)
         for_rounds = own_mbps * (1 - FETCH_SHARE) if fetching else own_mbps
-        self._sessions.pace_forwarding(self._most_forwarded_mbps())
-        rates = pair_rates(demands, for_rounds, downs, rooms)
+        demands = self._demands.now({peer for peer in waiting if not self._is_near(peer)})
+        rates = pair_rates(demands, for_rounds, downs, rooms, lambda sent: self._cables.limits(sent, self._crosses_to))
+        self._sessions.pace_forwarding(self._most_forwarded_mbps(shares=bool(rates)))
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
-        crossing = {peer: mbps for peer, mbps in rates.items() if self._sessions.lanes_go_directly(peer)}
-        rates |= self._cables.limited(crossing, self._region_of)
+        if fetching:
+            limits = self._cables.limits(rates, self._crosses_to)
+            rates = {peer: min(mbps, limits.get(peer, mbps)) for peer, mbps in rates.items()}
         for peer in connected:
             if self._is_near(peer):
                 self._sessions.pace(peer, None)
@@ -282,12 +295,11 @@ class Pacemaker:
             self._sessions.pace(peer, mbps)
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
 
-    def _most_forwarded_mbps(self) -> float | None:
-        """None while nobody knows what the line carries."""
+    def _most_forwarded_mbps(self, *, shares: bool) -> float | None:
+        """shares: this peer has frames of its own to send. None while nobody knows what the line carries."""
         line_mbps = self._line_mbps()
-        return (FORWARD_SHARE if self._demands else 1.0) * line_mbps if line_mbps > 0 else None
+        return (FORWARD_SHARE if shares else 1.0) * line_mbps if line_mbps > 0 else None
 
-
-def _among(demand: Demand, peers: Collection[PeerId]) -> Demand:
-    """What others leave of the line up is for these: those who have been sent everything need nothing."""
-    return Demand({peer: values for peer, values in demand.sent.items() if peer in peers}, demand.received_by)
+    def _crosses_to(self, peer: PeerId) -> str:
+        """The region to which frames for a peer go; none when they go through a third one: other cables are crossed then."""
+        return self._region_of(peer) if self._sessions.lanes_go_directly(peer) else UNKNOWN_REGION

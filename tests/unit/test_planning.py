@@ -15,7 +15,7 @@ from ciuic_p2p.core.planning.correction import LEAST, MOST, REMEMBERED, TRUSTED,
 from ciuic_p2p.core.planning.draft import ALIGNMENT_VALUES, cut
 from ciuic_p2p.core.planning.geography import NEAREST_RTT_MS, UNKNOWN_RTT_MS, assume_rtt_ms, place_region
 from ciuic_p2p.core.planning.gossip import GOSSIP, choose_grid, count_rounds_to_mix, gossip_groups
-from ciuic_p2p.core.planning.network import ALIKE, LONGEST_MS, UNMEASURED_MBPS, Network, survey_ground
+from ciuic_p2p.core.planning.network import ALIKE, LONGEST_MS, MOST_REGIONS, UNMEASURED_MBPS, Network, survey_ground
 from ciuic_p2p.core.planning.planner import HYSTERESIS, PATIENCE_FACTOR, Planned, RoundToPlan, plan_round
 from ciuic_p2p.core.planning.ring import order_regions
 from ciuic_p2p.core.planning.simplex import maximise
@@ -501,6 +501,17 @@ def test_a_plan_for_a_thousand_peers_is_one_message(cable_mbps: float) -> None:
     assert len(encode(as_message(planned, wanted))) < 1 << 19  # `encode` itself refuses 1 MiB
 
 
+def test_of_very_many_labels_those_of_the_fewest_peers_count_as_none() -> None:
+    peers = tuple(PeerId(f"peer-{number:03d}") for number in range(200))
+    labels = [f"r{number:03d}" if number < 150 else "eu" for number in range(200)]
+    places = {peer: Place(peer, label) for peer, label in zip(peers, labels, strict=True)}
+    listener = PeerId("listener")
+    ground = survey_ground(Network(places={**places, listener: Place("l", "r199")}), peers, [listener])
+    assert ground.regions == ("eu", *(f"r{number:03d}" for number in range(MOST_REGIONS - 1)), UNKNOWN_REGION)
+    assert sum(map(len, ground.members)) == 200
+    assert ground.listeners == (0,) * MOST_REGIONS + (1,)
+
+
 def test_of_very_many_links_a_part_is_read() -> None:
     peers = tuple(PeerId(f"peer-{number:04d}") for number in range(600))
     far = Link(rtt_ms=150.0, goodput_mbps=50.0)
@@ -551,3 +562,18 @@ def test_a_linear_programme_ends_at_its_best_corner() -> None:
     assert maximise([0.75, -150, 1 / 50, -6], rows, [0, 0, 1]) == pytest.approx([1 / 25, 0, 1, 0])
     with pytest.raises(ValueError, match="no greatest"):
         maximise([1.0], [[-1.0]], [1.0])
+
+
+@pytest.mark.parametrize("topology", [BUTTERFLY, STAR, HIERARCHICAL, RING])
+def test_what_the_user_wants_is_planned_where_it_is_possible(topology: str):
+    peers, network = ocean_limited()
+    planned = plan_round(dataclasses.replace(of_float32(peers), wanted=topology), network)
+    assert planned.topology == topology
+    assert "asked for" in planned.reason
+
+
+def test_an_impossible_wish_is_not_insisted_on():
+    peers, network = ocean_limited()
+    planned = plan_round(dataclasses.replace(of_float32(peers), codec="int4", wanted=RING), network)
+    assert planned.topology != RING
+    assert "asked for" not in planned.reason

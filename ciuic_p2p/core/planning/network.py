@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
@@ -23,6 +24,9 @@ UNMEASURED_MBPS = 100.0
 
 ALIKE = 1.4
 """Lines that differ by less from the middle one are planned as if they were like it: they differ by less than the noise."""
+
+MOST_REGIONS = 64
+"""Of more labels those of the fewest peers count as none: what is planned by pairs of regions must not take long."""
 
 LONGEST_MS = 10_000.0
 """Round trips and jitter beyond are taken for that: what a member says of its links must not make all wait without end."""
@@ -88,6 +92,9 @@ def survey_ground(network: Network, contributors: Collection[PeerId], listeners:
     peers = tuple(sorted(contributors))
     regions_of = _find_regions(network, peers)
     listening = [_known_region(network.places, peer) or UNKNOWN_REGION for peer in listeners]
+    large = _largest_regions([*regions_of, *listening])
+    regions_of = [region if region in large else UNKNOWN_REGION for region in regions_of]
+    listening = [region if region in large else UNKNOWN_REGION for region in listening]
     regions = tuple(sorted({*regions_of, *listening}))
     number = {region: index for index, region in enumerate(regions)}
     region_of = tuple(number[region] for region in regions_of)
@@ -138,6 +145,11 @@ def _nearest_region(links: Links, peer: PeerId, named: Mapping[PeerId, str]) -> 
         if link is not None and link.rtt_ms > 0
     ]
     return min(trips)[1] if trips else UNKNOWN_REGION
+
+
+def _largest_regions(labels: Sequence[str]) -> frozenset[str]:
+    counts = Counter(labels)
+    return frozenset(sorted(counts, key=lambda region: (-counts[region], region))[:MOST_REGIONS])
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
