@@ -18,6 +18,7 @@ from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.liveness import Liveness
 from ciuic_p2p.core.measuring import GoodputMeter, RttMeter
 from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, encode
+from ciuic_p2p.core.paths import DIRECT, RELAY, Leg
 from ciuic_p2p.core.records import PeerRecord, decode_record
 from ciuic_p2p.core.sampling import probing_period_s
 from ciuic_p2p.core.topology import Link, Place
@@ -47,13 +48,22 @@ class Watcher(Protocol):
         """It left, died or froze."""
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """timed_bytes: in all bursts that were long enough to time. burst_bytes: in the last one of them."""
+
+    timed_bytes: int
+    burst_bytes: int
+
+
 @dataclass(slots=True)
 class Neighbour:
     """One other peer."""
 
     record: PeerRecord | None = None
     raw_record: bytes = b""
-    path: str = "direct"
+    path: str = DIRECT
+    """By which bulk comes and goes."""
     rtt: RttMeter = field(default_factory=RttMeter)
     goodput: GoodputMeter = field(default_factory=GoodputMeter)
     """Of what comes from it."""
@@ -122,6 +132,12 @@ class Neighbours:
                 neighbour.path = path
                 neighbour.probes.clear()
                 neighbour.rtt, neighbour.goodput, neighbour.timed_s = RttMeter(), GoodputMeter(), float("-inf")
+
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        """Round trips are those of the session, which stays."""
+        neighbour = self.known.setdefault(peer, Neighbour())
+        with self._meters:
+            neighbour.path, neighbour.goodput = path, GoodputMeter()
 
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self._liveness.session_closed(peer)
@@ -226,6 +242,31 @@ class Neighbours:
             found[peer, self.me] = Link(measure.rtt_ms, measure.jitter_ms, measure.goodput_mbps)
             found.setdefault((self.me, peer), Link(measure.rtt_ms, measure.jitter_ms, 0.0))
         return found
+
+    def legs(self) -> dict[tuple[PeerId, PeerId], Leg]:
+        """The same, without those that go through a third peer."""
+        return {
+            (source, target): Leg(
+                rtt_ms=max(link.rtt_ms, 0.0), goodput_mbps=max(link.goodput_mbps, 0.0), is_relayed=path == RELAY
+            )
+            for (source, target), link in self.links().items()
+            if (path := self.path(source, target)) in (DIRECT, RELAY)
+        }
+
+    def transfer(self, peer: PeerId) -> Transfer:
+        """What came from a peer since its path is what it is."""
+        neighbour = self.known.get(peer, Neighbour())
+        with self._meters:
+            return Transfer(neighbour.goodput.timed_bytes, neighbour.goodput.burst_bytes)
+
+    def path(self, source: PeerId, target: PeerId) -> str:
+        """Between two peers, as this one sees it or as the receiving one reports it; direct if nobody says otherwise."""
+        other = target if source == self.me else source
+        if self.me in (source, target):
+            return self.known[other].path if other in self.known else DIRECT
+        reporter = self.known.get(target)
+        measure = reporter.reported.get(source) if reporter is not None else None
+        return measure.path if measure is not None else DIRECT
 
     def region_of(self, peer: PeerId) -> str:
         neighbour = self.known.get(peer)
