@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import combinations
 
-from ciuic_p2p.core.topology import share_by_bandwidth
+from ciuic_p2p.core.planning.butterfly import share_by_bandwidth
 from ciuic_p2p.lab.topology import BYTES_PER_S_PER_MBPS, Topology
 
 UNLIMITED_MBPS = 1e9
@@ -65,4 +65,4 @@ def _mbps_across(topology: Topology, half: frozenset[str]) -> float:
 
 
 def _cable_mbps(topology: Topology, a: str, b: str) -> float:
-    return topology.cable_mbps.get(f"{a}-{b}") or topology.cable_mbps.get(f"{b}-{a}") or math.inf
+    return topology.cable_rate_mbps(a, b) or math.inf

@@ -11,14 +11,13 @@ import argparse
 import sys
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from benchmarks.arenas import wide_area
 from benchmarks.contests import Contest, Flags, flags_parser, read_flags
 from benchmarks.limits import limit_s, limit_with_delays_s
 from benchmarks.report import Measurement, progress, run_benchmark
 from ciuic_p2p.errors import ConfigError
-from ciuic_p2p.lab.topology import Topology, read_topology, shipped_topology
+from ciuic_p2p.lab.topology import Topology, find_topology
 
 MEGABYTES = 50.0
 HOME_MEGABYTES = 10.0
@@ -52,18 +51,13 @@ def measurements(topology: Topology, flags: Flags, stack: ExitStack) -> dict[str
     """Figure's name → what takes it. No lab is up before a figure needs it, and each then stays until `stack` is left."""
     networks = (
         (ocean, topology),
-        (home_links, read_topology(shipped_topology("home-links"))),
-        (long_fat, read_topology(shipped_topology("long-fat"))),
+        (home_links, find_topology("home-links")),
+        (long_fat, find_topology("long-fat")),
     )
     found: dict[str, Measurement] = {}
     for figures_of, network in networks:
         found |= figures_of(Contest(stack.enter_context(wide_area(network)), flags), network)
     return found
-
-
-def find_topology(name: str) -> Topology:
-    shipped = shipped_topology(name)
-    return read_topology(shipped if "/" not in name and shipped.exists() else Path(name))
 
 
 def parser() -> argparse.ArgumentParser:

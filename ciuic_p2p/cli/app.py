@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ciuic_p2p.cli import demo, lab, start, views
+from ciuic_p2p.cli import demo, lab, simulate, start, views
 from ciuic_p2p.cli.outcome import report_crash
 from ciuic_p2p.config import debug_wanted
 
 app = typer.Typer(name="ciuic-peer", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(start.start)
-for view in (views.status, views.peers, views.links, views.rounds, views.stop, views.invite):
+for view in (views.status, views.peers, views.links, views.rounds, views.plan, views.stop, views.invite):
     app.command()(view)
 app.command()(demo.demo)
+app.command()(simulate.simulate)
 app.add_typer(lab.app, name="lab")
 
 

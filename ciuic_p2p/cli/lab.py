@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ import typer
 from ciuic_p2p.cli.outcome import reports_failure
 from ciuic_p2p.errors import LocalError, Transient
 from ciuic_p2p.lab.lab import Lab, attach_lab
-from ciuic_p2p.lab.topology import Topology, read_topology, shipped_topology
+from ciuic_p2p.lab.topology import find_topology
 
 app = typer.Typer(no_args_is_help=True, help="A wide-area network on one machine; needs root.")
 
@@ -29,7 +28,7 @@ GOING_DOWN_S = 10.0
 @reports_failure
 def up(topology: TopologyName, name: Name = "default") -> None:
     """Bring a lab up and stay in the foreground; Ctrl-C takes it down."""
-    lab = Lab(_find_topology(topology), name)
+    lab = Lab(find_topology(topology), name)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with lab as running:
         typer.echo("READY " + " ".join(f"{host}={address}" for host, address in running.addresses.items()))
@@ -52,7 +51,7 @@ def run(host: str, command: list[str], name: Name = "default") -> None:
 @reports_failure
 def set_topology(topology: TopologyName, name: Name = "default") -> None:
     """Change delays, rates and losses of a lab that is up; loss 1 cuts a path."""
-    attach_lab(name).set(_find_topology(topology))
+    attach_lab(name).set(find_topology(topology))
 
 
 @app.command()
@@ -73,8 +72,3 @@ def down(name: Name = "default") -> None:
         if time.monotonic() > deadline:
             raise Transient(f"the lab {name} is still up", "try again")
         time.sleep(0.05)
-
-
-def _find_topology(name: str) -> Topology:
-    shipped = shipped_topology(name)
-    return read_topology(shipped if "/" not in name and shipped.exists() else Path(name))

@@ -68,7 +68,19 @@ def draw_links(links: list[dict[str, Any]]) -> RenderableType:
 def draw_rounds(rounds: list[dict[str, Any]]) -> RenderableType:
     """The latest rounds."""
     table = _table(
-        "run", "epoch", "members", "plan", "codec", "seconds", "predicted", "sent", "lost", "repaired", "state hash", "reason"
+        "run",
+        "epoch",
+        "members",
+        "plan",
+        "codec",
+        "seconds",
+        "predicted",
+        "error",
+        "sent",
+        "lost",
+        "repaired",
+        "state hash",
+        "reason",
     )
     for entry in rounds:
         table.add_row(
@@ -79,6 +91,7 @@ def draw_rounds(rounds: list[dict[str, Any]]) -> RenderableType:
             cell(entry["codec"]),
             number(entry["seconds"], 2),
             number(entry["predicted_s"], 2),
+            number(entry.get("model_error"), 2),
             in_bytes(entry["bytes_sent"]),
             listed(entry["lost"]),
             listed(entry["repaired"]),
@@ -86,6 +99,33 @@ def draw_rounds(rounds: list[dict[str, Any]]) -> RenderableType:
             cell(entry["reason"]),
         )
     return table
+
+
+def draw_plan(plan: dict[str, Any]) -> RenderableType:
+    """How a model would be averaged now."""
+    head = Table.grid(padding=(0, 2))
+    for label, value in (
+        ("model", f"{in_bytes(plan['size_bytes'])}, {in_bytes(plan['encoded_bytes'])} as {plan['codec']}"),
+        ("topology", plan["topology"]),
+        ("predicted", f"{number(plan['predicted_s'], 2)} s"),
+        ("why", plan["reason"]),
+    ):
+        head.add_row(f"[bold]{label}[/bold]", cell(value))
+    for stage, text in enumerate(plan["stages"], start=1):
+        head.add_row(f"[bold]stage {stage}[/bold]", cell(text))
+    steps = plan["inner_steps"]
+    if steps is not None:
+        advice = f"{steps['advice']}: at {number(steps['step_s'], 3)} s a step a round costs {steps['round_share']:.0%}"
+        head.add_row("[bold]inner steps[/bold]", cell(advice))
+    peers = _table("region", "peer", "owns", "carries")
+    for region in plan["regions"]:
+        for peer in region["peers"]:
+            peers.add_row(cell(region["region"]), cell(peer["name"]), f"{peer['owns']:.1%}", f"{peer['carries']:.1%}")
+    others = _table("topology", "predicted s", "bound by", "")
+    for other in plan["alternatives"]:
+        note = "chosen" if other["chosen"] else other["barred"]
+        others.add_row(cell(other["topology"]), number(other["predicted_s"], 2), cell(other["bound_by"]), cell(note))
+    return Group(head, "", peers, "", others)
 
 
 def yes_no(value: bool) -> str:

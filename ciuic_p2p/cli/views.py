@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ciuic_p2p.cli.outcome import reports_failure
+from ciuic_p2p.cli.quantities import bytes_from, seconds_from
 from ciuic_p2p.config import home_from
 from ciuic_p2p.errors import DaemonGone, Transient
 from ciuic_p2p.local.channel import open_channel
@@ -50,6 +51,21 @@ def rounds(*, home: Home = None, as_json: Json = False) -> None:
 
 
 @reports_failure
+def plan(
+    *,
+    size: Annotated[str, typer.Option(help="Of the model as float32, such as 500MB or 2GB.")],
+    step_time: Annotated[str | None, typer.Option(help="Of one inner step, such as 0.5s or 80ms.")] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a model of this size would be averaged now, and how long it should take; with --step-time, how often."""
+    options: dict[str, Any] = {"size_bytes": bytes_from(size)}
+    if step_time is not None:
+        options["step_s"] = seconds_from(step_time)
+    _show("plan", home, as_json, options)
+
+
+@reports_failure
 def invite(*, home: Home = None, as_json: Json = False) -> None:
     """Print a join string: whoever has it may join this swarm."""
     with open_channel(home_from(home)) as channel:
@@ -69,9 +85,9 @@ def stop(*, home: Home = None) -> None:
     raise Transient(f"the daemon has not ended within {ENDING_S:.0f} s", "look at the log in its home")
 
 
-def _show(what: str, home: Path | None, as_json: bool) -> None:
+def _show(what: str, home: Path | None, as_json: bool, options: dict[str, Any] | None = None) -> None:
     with open_channel(home_from(home)) as channel:
-        answer = channel.ask(AskView(what=what), View).value
+        answer = channel.ask(AskView(what=what, options=options or {}), View).value
     if as_json:
         typer.echo(json.dumps(answer))
         return
@@ -84,5 +100,6 @@ def _show(what: str, home: Path | None, as_json: bool) -> None:
         "peers": tables.draw_peers,
         "links": tables.draw_links,
         "rounds": tables.draw_rounds,
+        "plan": tables.draw_plan,
     }
     Console().print(draw[what](answer))

@@ -236,6 +236,8 @@ class FinishRound:
     """The local contribution is in the result."""
     repaired: int
     """Parts that got a new owner."""
+    took_s: float = 0.0
+    """Since everyone was ready: what the plan predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,6 +158,9 @@ class Plan:
     outer_learning_rate: float
     outer_momentum: float
     predicted_s: float
+    """From all contributions being ready to the last result; corrected by the leader's experience."""
+    correction: float = 1.0
+    """What the model's own seconds were multiplied by for that."""
     patience_s: float
     """How long a member waits for bytes that should have come, from measured goodput and jitter."""
 
@@ -170,8 +173,8 @@ class Plan:
             raise ValueError("counts out of range")
         if not 0 <= self.lossless_level <= HIGHEST_LOSSLESS_LEVEL:
             raise ValueError("a lossless level out of range")
-        if self.patience_s <= 0:
-            raise ValueError("no patience")
+        if self.patience_s <= 0 or self.correction <= 0:
+            raise ValueError("no patience, or a correction that is none")
         edge = 0
         for span in self.spans:
             if span.start != edge or span.owner not in self.contributors:

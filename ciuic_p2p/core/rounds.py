@@ -257,7 +257,7 @@ class Round:
         by_owner: dict[PeerId, list[int]] = {}
         for number, owner in enumerate(self.owner):
             by_owner.setdefault(owner, []).append(number)
-        owners = sorted(by_owner, key=lambda p: self.plan.contributors.index(p))
+        owners = [peer for peer in self.plan.contributors if peer in by_owner]
         first = owners.index(self.me) + 1 if self.me in owners else 0
         owners = owners[first:] + owners[:first]
         longest = max((len(numbers) for numbers in by_owner.values()), default=0)
@@ -353,6 +353,7 @@ class Round:
                 lost=tuple(sorted(self.lost)),
                 counted=counted,
                 repaired=len(self.repaired),
+                took_s=now - (self.began_s if self._all_ready_s is None else self._all_ready_s),
             )
         ]
 

@@ -45,12 +45,15 @@ from ciuic_p2p.core.events import (
     WorkGivenUp,
 )
 from ciuic_p2p.core.lineage import Lineage, best_lineage, holders
-from ciuic_p2p.core.messages import Briefing, Fence, Plan, Ready, Repair, Report, Standing
+from ciuic_p2p.core.messages import BUTTERFLY, Briefing, Fence, Plan, Ready, Repair, Report, Standing
 from ciuic_p2p.core.newcomers import Newcomers
 from ciuic_p2p.core.parts import choose_part_values
+from ciuic_p2p.core.planning.correction import Correction
+from ciuic_p2p.core.planning.network import Network
+from ciuic_p2p.core.planning.planner import RoundToPlan, plan_round
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
-from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, Places, crosses_regions, plan_butterfly, survey_links
+from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, Places, crosses_regions, survey_links
 from ciuic_p2p.terms import PeerId, StateHash
 
 NO_HASH = StateHash("")
@@ -95,6 +98,10 @@ class RunMachine:
         self.places: Places = {}
         self.lines_mbps: Mapping[PeerId, float] = {}
         """What each peer's own line carries, where that was measured."""
+        self.cables_mbps: Mapping[tuple[str, str], float] = {}
+        """What the peers of one region together get to another, where that was measured."""
+        self.correction = Correction()
+        """Of the planner's model, by the rounds that ended here."""
         self.samples_per_s = 0.0
         self._seed_wait_s = seed_wait_s
         self._trainer: _Trainer | None = None
@@ -118,7 +125,8 @@ class RunMachine:
         self._newcomers = Newcomers()
         self.ancestry = Ancestry()
         self._choice_before: CodecChoice | None = None
-        """Of the newest plan, whoever led it, so that a border is the same for all leaders."""
+        """Of the newest plan, whoever led it, so that a border is the same for all leaders. So is the topology."""
+        self._topology_before = BUTTERFLY
         self._early: list[tuple[PeerId, Ready | Fence | Report | Repair]] = []
 
     # -- what the shell may ask ----------------------------------------------------------------------------------------
@@ -137,6 +145,10 @@ class RunMachine:
             training=self.training,
             samples_per_s=self.samples_per_s,
         )
+
+    def network(self) -> Network:
+        """What plans are made by."""
+        return Network(links=self.links, places=self.places, lines_mbps=self.lines_mbps, cables_mbps=self.cables_mbps)
 
     def current_round(self) -> Round | None:
         return None if self.epoch is None else self.rounds.get(self.epoch)
@@ -246,6 +258,8 @@ class RunMachine:
 
     def _finish(self, action: FinishRound) -> list[RunAction]:
         plan = self.rounds[action.epoch].plan
+        if not action.lost and not action.repaired:
+            self.correction = self.correction.add(plan.topology, plan.predicted_s / plan.correction, action.took_s)
         if (self.epoch, self.state_hash) != (action.epoch, plan.base_hash) or self._stepping is not None:
             self._finish_waiting[action.epoch] = action
             return []
@@ -344,6 +358,7 @@ class RunMachine:
     def _open(self, opened: Round, now: float) -> list[RunAction]:
         epoch, plan = opened.plan.epoch, opened.plan
         self._choice_before = CodecChoice(codec=plan.codec, lossless_level=plan.lossless_level, reason=plan.reason)
+        self._topology_before = plan.topology
         actions = self._drop(epoch)
         self.rounds[epoch] = opened
         self._terms[epoch] = max(self._terms.get(epoch, 0), opened.plan.term)
@@ -537,8 +552,17 @@ class RunMachine:
         contributors = (self.me, *(p for p in candidates if p != self.me))
         listeners = self._others_of_run(contributors)
         choice = self._choose_codec(shape, contributors)
-        butterfly = plan_butterfly(
-            contributors, shape.count, shape.encoded_bytes[choice.codec], self.links, self.lines_mbps, len(listeners)
+        planned = plan_round(
+            RoundToPlan(
+                contributors=contributors,
+                listeners=listeners,
+                count=shape.count,
+                encoded_bytes=shape.encoded_bytes[choice.codec],
+                codec=choice.codec,
+                previous=self._topology_before,
+                correction=self.correction,
+            ),
+            self.network(),
         )
         return Plan(
             run=self.run,
@@ -547,17 +571,20 @@ class RunMachine:
             base_hash=self.state_hash,
             contributors=contributors,
             listeners=listeners,
-            spans=butterfly.spans,
+            spans=planned.spans,
+            topology=planned.topology,
+            groups=planned.groups,
             count=shape.count,
             parameter_count=shape.parameter_count,
-            part_values=choose_part_values(shape.count, len(contributors), butterfly.values_per_s),
+            part_values=choose_part_values(shape.count, len(contributors), planned.values_per_s),
             codec=choice.codec,
             lossless_level=choice.lossless_level,
-            reason=f"{choice.reason}; spans by measured bandwidth",
+            reason=f"{choice.reason}; {planned.reason}",
             outer_learning_rate=shape.outer_learning_rate,
             outer_momentum=shape.outer_momentum,
-            predicted_s=butterfly.predicted_s,
-            patience_s=butterfly.patience_s,
+            predicted_s=planned.predicted_s,
+            correction=planned.correction,
+            patience_s=planned.patience_s,
         )
 
     def _choose_codec(self, shape: RunShape, contributors: tuple[PeerId, ...]) -> CodecChoice:

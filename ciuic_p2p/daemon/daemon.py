@@ -17,6 +17,7 @@ from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.membership import Membership, bind
 from ciuic_p2p.core.messages import Line, decode
 from ciuic_p2p.core.pacing import Capacity
+from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.records import PeerRecord, encode_record
 from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
@@ -100,7 +101,9 @@ class Daemon:
         tasks = await self._exit.enter_async_context(_Tasks())
         self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
         self._exit.callback(self._runs.close)
-        self._showing = Showing(self.config, self._swarm.swarm_id, self._neighbours, self._runs, self._sessions.traffic)
+        self._showing = Showing(
+            self.config, self._swarm.swarm_id, self._neighbours, self._runs, self._sessions.traffic, self._network_measured
+        )
         self._discovery.start()
         self._exit.push_async_callback(self._discovery.stop)
         await self._exit.enter_async_context(LocalServer(socket_path(self.config.home), self))
@@ -153,10 +156,18 @@ class Daemon:
 
     def _care_for_links(self) -> None:
         self._neighbours.report_links()
-        places = self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)}
-        self._runs.update_links(self._neighbours.links(), places, self._pacemaker.lines_mbps(self.peer_id))
+        network = self._network_measured()
+        self._runs.update_links(network.links, network.places, network.lines_mbps)
         if not any(host.is_busy() for host in self._runs.hosts()):
             self._neighbours.time_links()
+
+    def _network_measured(self) -> Network:
+        """What plans are made by."""
+        return Network(
+            links=self._neighbours.links(),
+            places=self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)},
+            lines_mbps=self._pacemaker.lines_mbps(self.peer_id),
+        )
 
     def _remember_addresses(self) -> None:
         """So that this peer finds the swarm again when everyone it once joined by is gone."""
@@ -313,8 +324,10 @@ class Daemon:
             "rounds": self._showing.rounds,
             "invite": lambda: {"join": self._join_string()},
         }
+        if what == "plan":
+            return await self._showing.plan(options)
         if what not in views:
-            raise LocalError(f"this daemon has no view {what!r}", f"ask for one of {', '.join(views)}")
+            raise LocalError(f"this daemon has no view {what!r}", f"ask for one of {', '.join(views)}, plan")
         return views[what]()
 
     async def stop(self) -> None:

@@ -28,6 +28,8 @@ class RoundEntry:
     lost: tuple[PeerId, ...] = ()
     repaired: int = 0
     counted: bool = False
+    took_s: float = 0.0
+    """Since everyone was ready."""
     state_hash: StateHash | None = None
     """Of the state after the round."""
     bytes_sent: int = 0
@@ -80,7 +82,7 @@ class RoundLog:
         if entry is not None:
             entry.seconds = now - entry.counted_from_s
             entry.contributors, entry.lost = action.contributors, action.lost
-            entry.repaired, entry.counted = action.repaired, action.counted
+            entry.repaired, entry.counted, entry.took_s = action.repaired, action.counted, action.took_s
 
     def stepped(self, epoch: int, state_hash: StateHash) -> None:
         if epoch in self._entries:
@@ -117,12 +119,14 @@ def _describe(entry: RoundEntry, name_of: dict[PeerId, str]) -> dict[str, Any]:
         "members": [name(peer) for peer, _ in entry.contributors],
         "samples": {name(peer): samples for peer, samples in entry.contributors},
         "leader": name(plan.contributors[0]),
-        "plan": f"{plan.topology} of {len(plan.contributors)}, {len(plan.listeners)} listening",
+        "plan": _describe_plan(plan),
+        "topology": plan.topology,
         "codec": plan.codec,
         "reason": plan.reason,
         "began_at": round(_wall_clock_s(entry.counted_from_s), 4),
         "seconds": round(entry.seconds or 0.0, 4),
         "predicted_s": round(plan.predicted_s, 4),
+        "model_error": round(entry.took_s / plan.predicted_s, 3) if plan.predicted_s > 0 else None,
         "bytes_sent": entry.bytes_sent,
         "bytes_received": entry.bytes_received,
         "lost": [name(peer) for peer in entry.lost],
@@ -131,6 +135,11 @@ def _describe(entry: RoundEntry, name_of: dict[PeerId, str]) -> dict[str, Any]:
         "state_hash": entry.state_hash,
         "signed": entry.transcript is not None,
     }
+
+
+def _describe_plan(plan: Plan) -> str:
+    groups = f" in {len(plan.groups)} groups" if len(plan.groups) > 1 else ""
+    return f"{plan.topology} of {len(plan.contributors)}{groups}, {len(plan.listeners)} listening"
 
 
 def _wall_clock_s(monotonic_s: float) -> float:

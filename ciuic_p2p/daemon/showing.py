@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
 
 from ciuic_p2p.config import DaemonConfig
+from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.daemon.neighbours import Neighbours
+from ciuic_p2p.daemon.outlook import Question, foresee
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.net.transport import Traffic
 from ciuic_p2p.terms import VERSION, PeerId
@@ -19,13 +22,21 @@ class Showing:
     """Implements `local.views.Views`."""
 
     def __init__(
-        self, config: DaemonConfig, swarm_id: str, neighbours: Neighbours, runs: Runs, traffic: Callable[[], Traffic]
+        self,
+        config: DaemonConfig,
+        swarm_id: str,
+        neighbours: Neighbours,
+        runs: Runs,
+        traffic: Callable[[], Traffic],
+        network: Callable[[], Network],
     ) -> None:
+        """network: as measured now."""
         self._config = config
         self._swarm_id = swarm_id
         self._neighbours = neighbours
         self._runs = runs
         self._traffic = traffic
+        self._network = network
         self._process = psutil.Process()
         self.loop_lag_ms = 0.0
         """The longest that the event loop was late in the last minute."""
@@ -86,6 +97,12 @@ class Showing:
         names = {peer: self._neighbours.name_of(peer) for peer in self._neighbours.known}
         names[self._neighbours.me] = self._config.name
         return [row for host in self._runs.hosts() for row in host.rounds.view(names)]
+
+    async def plan(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """For all peers that are here. In a thread: a plan for a thousand takes longer than the loop may."""
+        question = Question.from_options(options)
+        contributors = tuple(sorted({self._neighbours.me, *self._neighbours.present()}))
+        return await asyncio.to_thread(foresee, question, contributors, self._network())
 
     def metrics(self) -> dict[str, float]:
         traffic = self._traffic()

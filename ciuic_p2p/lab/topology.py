@@ -77,6 +77,10 @@ class Topology:
         """Share of the wire packets."""
         return _of_pair(self.loss, source, target)
 
+    def cable_rate_mbps(self, region: str, other: str) -> float:
+        """Of the cable from one region to another, each direction; 0 where there is none that limits."""
+        return self.cable_mbps.get(f"{region}-{other}") or self.cable_mbps.get(f"{other}-{region}") or 0.0
+
     def router_config(self) -> str:
         """What router.c reads: rates in bytes/s, times in seconds, a cable for each pair of regions and direction."""
         cables = self._cables()
@@ -121,6 +125,12 @@ def read_topology(path: Path) -> Topology:
 def shipped_topology(name: str) -> Path:
     """A topology that comes with the package: three-regions, ocean-limited, home-links, long-fat, demo."""
     return Path(__file__).with_name(f"{name}.json")
+
+
+def find_topology(name: str) -> Topology:
+    """By the name of one that is shipped, or by its path. Raises ConfigError that names the file."""
+    shipped = shipped_topology(name)
+    return read_topology(shipped if "/" not in name and shipped.exists() else Path(name))
 
 
 def _from_json(fields: dict[str, Any]) -> Topology:

@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ciuic_p2p.errors import AddressUnusable
+from ciuic_p2p.errors import AddressUnusable, ConfigError, LocalError
 from ciuic_p2p.local.views import Views
 
 DASHBOARD = Path(__file__).with_name("dashboard.html")
@@ -102,6 +102,13 @@ def make_app(views: Views, *, only_this_machine: bool) -> Starlette:
 
         return Route(f"/api/v1/{name}", answer)
 
+    async def plan(request: Request) -> Response:
+        try:
+            answer = await views.plan(_read_numbers(request.query_params))
+        except LocalError as error:
+            return JSONResponse({"error": str(error)}, status_code=400, headers=HEADERS)
+        return JSONResponse(answer, headers=HEADERS)
+
     async def dashboard(_: Request) -> Response:
         return HTMLResponse(DASHBOARD.read_text(encoding="utf-8"), headers=HEADERS)
 
@@ -117,9 +124,18 @@ def make_app(views: Views, *, only_this_machine: bool) -> Starlette:
             view("peers", views.peers),
             view("links", views.links),
             view("rounds", views.rounds),
+            Route("/api/v1/plan", plan),
         ],
         middleware=middleware if only_this_machine else [],
     )
+
+
+def _read_numbers(texts: Mapping[str, str]) -> dict[str, float]:
+    """Raises ConfigError for what is none."""
+    try:
+        return {name: float(text) if name == "step_s" else int(text) for name, text in texts.items()}
+    except ValueError:
+        raise ConfigError("a number is wanted", "ask for /api/v1/plan?size_bytes=500000000&step_s=0.5") from None
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -111,7 +111,7 @@ class Leave(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskView(Message):
-    """The command line asks what the daemon knows: "status", "peers", "links", "rounds"."""
+    """The command line asks what the daemon knows: "status", "peers", "links", "rounds", "plan"."""
 
     type: ClassVar[str] = "view"
     what: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 
@@ -19,6 +20,9 @@ class Views(Protocol):
 
     def rounds(self) -> list[dict[str, Any]]:
         """The latest rounds, the newest last."""
+
+    async def plan(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What the planner would do with a model of `size_bytes` and inner steps of `step_s`. Raises LocalError."""
 
     def metrics(self) -> dict[str, float]:
         """Prometheus samples by name, labels included where there are some: `ciuic_epoch{run="mnist"}`."""

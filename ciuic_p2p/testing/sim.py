@@ -1,5 +1,7 @@
 """SimSwarm: many peers with the real run machines in virtual time; latency, deaths, freezes and torn sessions.
 
+What lies between them is a part of its own: random latency, or lines and cables that frames share.
+
 Values are symbolic: the result of a part *is* the set of contributions in it, so that "exactly the average of these peers" and
 "at most once" are comparisons, not tolerances. One seed gives one history.
 """
@@ -8,11 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import heapq
-import itertools
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from blake3 import blake3
 
@@ -52,6 +53,9 @@ from ciuic_p2p.core.events import (
 )
 from ciuic_p2p.core.messages import Plan, decode, encode
 from ciuic_p2p.core.runs import RunMachine
+from ciuic_p2p.simulator.agenda import Act, Agenda
+from ciuic_p2p.simulator.carrier import Carrier
+from ciuic_p2p.simulator.world import World
 from ciuic_p2p.terms import PeerId, StateHash
 
 DETECTION_S = 3.0
@@ -136,6 +140,52 @@ class SimPeer:
     trainer: int = 0
 
 
+class Between(Protocol):
+    """What lies between the peers of a simulated swarm."""
+
+    def delay_s(self, source: PeerId, target: PeerId) -> float:
+        """What the next short notice takes, one way."""
+
+    def carry(self, source: PeerId, target: PeerId, channel: str, size_bytes: float, arrive: Act) -> None:
+        """In order on each channel of an ordered pair, which are "control" and "lane"."""
+
+
+class RandomLatency:
+    """Each message and frame takes a random time, whatever its size; a pair has two lanes."""
+
+    def __init__(self, agenda: Agenda, rng: random.Random, latency_s: tuple[float, float] = (0.01, 0.1)) -> None:
+        self._agenda, self._rng, self._latency_s = agenda, rng, latency_s
+        self._arrival: dict[tuple[PeerId, PeerId, str], float] = {}
+
+    def delay_s(self, source: PeerId, target: PeerId) -> float:
+        return self._rng.uniform(*self._latency_s)
+
+    def carry(self, source: PeerId, target: PeerId, channel: str, size_bytes: float, arrive: Act) -> None:
+        lane = f"{channel}{self._rng.randrange(2)}" if channel == "lane" else channel
+        key = (source, target, lane)
+        arrives = max(self._agenda.now + self.delay_s(source, target), self._arrival.get(key, 0.0))
+        self._arrival[key] = arrives
+        self._agenda.at(arrives, arrive)
+
+
+class SharedLines:
+    """Frames share the lines and cables of a world; messages take its delays."""
+
+    def __init__(self, agenda: Agenda, world: World) -> None:
+        self._world, self._carrier = world, Carrier(world, agenda)
+        self._numbers = {peer: number for number, peer in enumerate(world.peers)}
+
+    def delay_s(self, source: PeerId, target: PeerId) -> float:
+        return float(self._world.delay_s[self._numbers[source], self._numbers[target]])
+
+    def carry(self, source: PeerId, target: PeerId, channel: str, size_bytes: float, arrive: Act) -> None:
+        ends = self._numbers[source], self._numbers[target]
+        if channel == "lane":
+            self._carrier.carry(*ends, size_bytes, arrive)
+        else:
+            self._carrier.hurry(*ends, arrive)
+
+
 class SimSwarm:
     """Give it peers, let time pass, disturb it, then look at `peers`."""
 
@@ -144,25 +194,22 @@ class SimSwarm:
         seed: int,
         *,
         count: int = 6000,
-        latency_s: tuple[float, float] = (0.01, 0.1),
         codec: str = "float32",
         ways: Ways | None = None,
+        world: World | None = None,
     ) -> None:
-        """codec: the name or the policy that every trainer asks for."""
+        """codec: the name or the policy that every trainer asks for. world: whose lines and cables they share, and whose
+        peers they are; else everything takes a random time."""
         self._ways = ways
         self.rng = random.Random(seed)  # noqa: S311 - a simulation wants a seed, not secrecy
-        self.now = 0.0
+        self.agenda = Agenda()
+        self.between: Between = RandomLatency(self.agenda, self.rng) if world is None else SharedLines(self.agenda, world)
         self.peers: dict[PeerId, SimPeer] = {}
-        self.events_handled = 0
         self.disturbed: list[tuple[float, PeerId]] = []
         """Deaths and freezes so far."""
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._latency_s = latency_s
         self._session: dict[frozenset[PeerId], int] = {}
         self._walls: set[frozenset[PeerId]] = set()
         """Pairs that do not reach each other."""
-        self._arrival: dict[tuple[PeerId, PeerId, str], float] = {}
         self._shape = RunShape(
             layout="L",
             count=count,
@@ -191,15 +238,15 @@ class SimSwarm:
         self._after(0.0, lambda: self._feed(peer, TrainerAttached(shape=shape)))
         return peer
 
-    def run_until(self, seconds: float) -> None:
-        while self._heap and self._heap[0][0] <= seconds:
-            self.now, _, act = heapq.heappop(self._heap)
-            self.events_handled += 1
-            act()
-        self.now = seconds
+    @property
+    def now(self) -> float:
+        return self.agenda.now
 
-    def at(self, seconds: float, act: Callable[[], None]) -> None:
-        heapq.heappush(self._heap, (seconds, next(self._order), act))
+    def run_until(self, seconds: float) -> None:
+        self.agenda.run_until(seconds)
+
+    def at(self, seconds: float, act: Act) -> None:
+        self.agenda.at(seconds, act)
 
     def kill(self, name: str) -> None:
         """Dies at once; the others notice the closed connections."""
@@ -208,7 +255,8 @@ class SimSwarm:
         self.disturbed.append((self.now, peer.name))
         for other in self._others(peer):
             self._cut(peer, other)
-            self._after(self._latency(), lambda other=other: self._lose(other, peer))  # type: ignore[misc]
+            delay_s = self.between.delay_s(peer.name, other.name)
+            self._after(delay_s, lambda other=other: self._lose(other, peer))  # type: ignore[misc]
 
     def restart(self, name: str, *, with_state: bool = False) -> SimPeer:
         """A new daemon with the old identity, with or without the state that it had."""
@@ -290,11 +338,8 @@ class SimSwarm:
     def _others(self, peer: SimPeer) -> list[SimPeer]:
         return [other for other in self.peers.values() if other is not peer and other.alive]
 
-    def _latency(self) -> float:
-        return self.rng.uniform(*self._latency_s)
-
-    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
-        self.at(self.now + delay_s, act)
+    def _after(self, delay_s: float, act: Act) -> None:
+        self.agenda.after(delay_s, act)
 
     def _cut(self, a: SimPeer, b: SimPeer) -> None:
         pair = frozenset((a.name, b.name))
@@ -306,15 +351,17 @@ class SimSwarm:
         if not (a.alive and b.alive) or self.peers.get(a.name) is not a or self.peers.get(b.name) is not b:
             return
         self._cut(a, b)
-        self._after(self._latency(), lambda: self._feed(a, PeerReturned(peer=b.name)))
-        self._after(self._latency(), lambda: self._feed(b, PeerReturned(peer=a.name)))
+        self._after(self.between.delay_s(b.name, a.name), lambda: self._feed(a, PeerReturned(peer=b.name)))
+        self._after(self.between.delay_s(a.name, b.name), lambda: self._feed(b, PeerReturned(peer=a.name)))
 
     def _lose(self, observer: SimPeer, lost: SimPeer) -> None:
         current = self.peers.get(lost.name)
         if current is lost:
             self._feed(observer, PeerLost(peer=lost.name))
 
-    def _deliver(self, sender: SimPeer, to: PeerId, channel: str, act: Callable[[SimPeer], None]) -> None:
+    def _deliver(
+        self, sender: SimPeer, to: PeerId, channel: str, act: Callable[[SimPeer], None], size_bytes: float = 0.0
+    ) -> None:
         """In order on each channel of a pair; lost when the session breaks meanwhile."""
         target = self.peers.get(to)
         if target is None or not target.alive or to not in sender.machine.connected:
@@ -323,16 +370,12 @@ class SimSwarm:
         if pair in self._walls:
             return
         session = self._session.get(pair, 0)
-        lane = f"{channel}{self.rng.randrange(2)}" if channel == "lane" else channel
-        key = (sender.name, to, lane)
-        arrives = max(self.now + self._latency(), self._arrival.get(key, 0.0))
-        self._arrival[key] = arrives
 
         def arrive() -> None:
             if self._session.get(pair, 0) == session and sender.alive and self.peers.get(to) is target:
                 self._when_awake(target, lambda: act(target))
 
-        self.at(arrives, arrive)
+        self.between.carry(sender.name, to, channel, size_bytes, arrive)
 
     def _when_awake(self, peer: SimPeer, act: Callable[[], None]) -> None:
         if not peer.alive:
@@ -440,7 +483,7 @@ class SimSwarm:
             elif verdict is Verdict.LATER and self.now < deadline_s:
                 self._after(0.05, lambda: self._when_awake(target, lambda: arrive(target, deadline_s)))
 
-        self._deliver(peer, to, "lane", arrive)
+        self._deliver(peer, to, "lane", arrive, self._size_bytes(peer, epoch, part))
 
     def _send_result(self, peer: SimPeer, epoch: int, part: int, receivers: tuple[PeerId, ...], term: int) -> None:
         if epoch not in peer.rounds:
@@ -456,7 +499,14 @@ class SimSwarm:
                 self._after(0.05, lambda: self._when_awake(target, lambda: arrive(target, deadline_s)))
 
         for name in receivers:
-            self._deliver(peer, name, "lane", arrive)
+            self._deliver(peer, name, "lane", arrive, self._size_bytes(peer, epoch, part))
+
+    def _size_bytes(self, peer: SimPeer, epoch: int, part: int) -> float:
+        """Of a frame of that part."""
+        current = peer.machine.rounds.get(epoch)
+        if current is None:
+            return 0.0
+        return self._shape.encoded_bytes[current.plan.codec] * current.parts[part].count / self._shape.count
 
     def _judge(self, peer: SimPeer, epoch: int, ask: Callable[..., Verdict]) -> Verdict:
         current = peer.machine.rounds.get(epoch)

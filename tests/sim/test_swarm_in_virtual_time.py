@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from ciuic_p2p.core.messages import Plan
 from ciuic_p2p.core.topology import Link, Place
+from ciuic_p2p.testing.histories import LeaderState, disturbed, leaderless, require_recovery
+from ciuic_p2p.testing.invariants import require_invariants
 from ciuic_p2p.testing.sim import SimPeer, SimSwarm, Ways
 from ciuic_p2p.testing.ways import in_a_ring, in_any_way, in_groups
-
-
-def holds_of_every_lineage(swarm: SimSwarm, peers: list[SimPeer]) -> None:
-    """No epoch skipped, no contribution counted twice, survivors in every part, the same bytes for the same hash."""
-    for peer in peers:
-        assert peer.state is not None
-        counted_before: set[tuple[str, int, int]] = set()
-        for step in peer.state.history:
-            counted_now = {contribution for result in step for contribution in result}
-            assert not counted_now & counted_before, "a contribution entered two epochs"
-            counted_before |= counted_now
-            for result in step:
-                names = [name for name, _, _ in result]
-                assert len(names) == len(set(names)), "a peer counted twice in one part"
-        for epoch, (action, finished_s) in peer.finished.items():
-            fell = {name for when, name in swarm.disturbed if finished_s - 15 < when <= finished_s}
-            survivors = {(name, samples) for name, samples in action.contributors if samples > 0 and name not in fell}
-            for result in peer.state.history[epoch]:
-                counted = {(name, samples) for name, _, samples in result}
-                assert survivors <= counted, "a survivor's contribution is missing in a part"
-
-
-def hashes(peers: list[SimPeer]) -> dict[int, set[str]]:
-    by_epoch: dict[int, set[str]] = {}
-    for peer in peers:
-        assert peer.state is not None
-        by_epoch.setdefault(peer.state.epoch, set()).add(peer.state.state_hash())
-    return by_epoch
-
-
-def settled(swarm: SimSwarm) -> list[SimPeer]:
-    peers = swarm.living()
-    holds_of_every_lineage(swarm, peers)
-    for epoch, found in hashes(peers).items():
-        assert len(found) == 1, f"replicas differ at epoch {epoch}"
-    return peers
 
 
 def in_pairs(plan: Plan) -> Plan:
@@ -59,7 +23,7 @@ def test_three_peers_that_start_together_become_one_run():
 
     swarm.run_until(30)
 
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     assert min(p.state.epoch for p in peers) >= 15
     last = peers[0].state.history[-1]
     assert all({name for name, _, _ in part} == {"a", "b", "c"} for part in last)
@@ -73,7 +37,7 @@ def test_whatever_the_ways_everyone_is_in_every_part(ways: Ways):
 
     swarm.run_until(30)
 
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     assert min(p.state.epoch for p in peers) >= 15
     for step in peers[0].state.history[-5:]:
         assert all({name for name, _, _ in part} == set("abcde") for part in step)
@@ -96,7 +60,7 @@ def test_a_newcomer_has_weight_0_in_its_first_round_and_then_takes_part():
 
     swarm.run_until(30)
 
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     assert entered is not None
     assert {p.name for p in peers} == {"a", "b", "c"}
     assert all(p.state.epoch >= 15 for p in peers)
@@ -116,7 +80,7 @@ def test_a_death_at_any_moment_costs_seconds_not_the_round(when: float, ways: Wa
 
         swarm.run_until(when + 6)
 
-        peers = settled(swarm)
+        peers = require_invariants(swarm)
         assert min(p.state.epoch for p in peers) >= epoch + 3
         assert all(p.left_rounds == 0 for p in peers)
 
@@ -131,7 +95,7 @@ def test_a_frozen_peer_is_left_behind_and_comes_back():
 
     swarm.run_until(40)
 
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     assert min(epochs) >= 6
     assert {p.name for p in peers} == {"a", "b", "c"}
     assert max(p.state.epoch for p in peers) - min(p.state.epoch for p in peers) <= 1
@@ -146,7 +110,7 @@ def test_a_slow_peer_is_excused_and_its_work_enters_a_later_round():
 
     swarm.run_until(80)
 
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     epochs = peers[0].state.epoch
     with_slow = sum(1 for step in peers[0].state.history if any(n == "slow" for n, _, _ in step[0]))
     assert epochs >= 12
@@ -161,7 +125,7 @@ def test_a_trainer_that_dies_is_not_waited_for():
     before = swarm.peers["a"].state.epoch
     swarm.detach("b")
     swarm.run_until(15)
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     assert swarm.peers["b"].state.epoch >= before + 5, "the daemon keeps its replica without a trainer"
     assert {n for n, _, _ in peers[0].state.history[-1][0]} <= {"a", "c"}
 
@@ -178,7 +142,7 @@ def test_a_round_in_which_nobody_contributes_changes_nothing():
 
     swarm.run_until(60)
 
-    assert [p.state.state_hash() for p in settled(swarm)] == before
+    assert [p.state.state_hash() for p in require_invariants(swarm)] == before
 
 
 @pytest.mark.parametrize("end", ["detach", "kill"])
@@ -194,59 +158,39 @@ def test_a_listener_goes_on_alone_when_all_it_listened_to_stop(when: float, end:
 
     swarm.run_until(when + 60)
 
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     assert swarm.peers["c"].state.epoch >= 20
     assert max(p.state.epoch for p in peers) - min(p.state.epoch for p in peers) <= 1
 
 
-def disturbed(
-    seed: int, *, peers: int, seconds: float, disturbances: int, count: int = 6000, ways: Ways | None = None
-) -> SimSwarm:
-    """Random deaths (some come back, with or without their state), freezes and torn sessions; then quiet."""
-    swarm = SimSwarm(seed, count=count, ways=ways)
-    rng = random.Random(seed * 7919 + 1)
-    names = [f"p{i:03}" for i in range(peers)]
-    for name in names:
-        swarm.add(name, step_s=rng.uniform(0.5, 1.5))
-    for _ in range(disturbances):
-        at = rng.uniform(2.0, seconds)
-        name, other = rng.sample(names, 2)
-        kind = rng.choice(["kill", "freeze", "tear", "tear"])
-
-        def act(kind: str = kind, name: str = name, other: str = other, again: float = rng.uniform(1, 10)) -> None:
-            if not swarm.peers[name].alive or swarm.peers[name].frozen or len(swarm.living()) < 3:
-                return
-            if kind == "kill":
-                keep = swarm.rng.random() < 0.5
-                swarm.kill(name)
-                swarm.at(swarm.now + again, lambda: None if swarm.peers[name].alive else swarm.restart(name, with_state=keep))
-            elif kind == "freeze":
-                swarm.freeze(name, again)
-            elif swarm.peers[other].alive and not swarm.peers[other].frozen:
-                swarm.tear(name, other)
-
-        swarm.at(at, act)
-    swarm.run_until(seconds)
-    return swarm
+WAYS = pytest.mark.parametrize("ways", [None, in_any_way], ids=["butterfly", "any-way"])
 
 
-@pytest.mark.parametrize("ways", [None, in_any_way], ids=["butterfly", "any-way"])
+@WAYS
 @pytest.mark.parametrize("block", range(10))
 def test_500_seeded_histories_keep_the_invariants(block: int, ways: Ways | None):
     for seed in range(block * 25, block * 25 + 25):
-        swarm = disturbed(seed, peers=4 if ways is None else 5, seconds=25, disturbances=5, ways=ways)
-        before = max(p.state.epoch for p in swarm.living() if p.state)
-        swarm.run_until(70)
-        peers = settled(swarm)
-        epochs = [p.state.epoch for p in peers]
-        assert max(epochs) - min(epochs) <= 1, f"seed {seed}: {epochs}"
-        assert min(epochs) >= before + 3, f"seed {seed}: stuck at {epochs}, was {before}"
+        try:
+            require_recovery(disturbed(seed, peers=4 if ways is None else 5, seconds=25, disturbances=5, ways=ways))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@WAYS
+@pytest.mark.parametrize("state", LeaderState)
+def test_a_leaders_death_in_any_state_of_its_round_is_lived_through(state: LeaderState, ways: Ways | None):
+    found = 0
+    for seed in range(6):
+        swarm, is_found = leaderless(seed, state, ways=ways)
+        require_recovery(swarm)
+        found += is_found
+    assert found >= 3, f"{state.name} was reached {found} times"
 
 
 def test_100_peers_with_deaths_and_freezes():
     swarm = disturbed(1, peers=100, seconds=12, disturbances=30, count=60_000)
     swarm.run_until(30)
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     epochs = [p.state.epoch for p in peers]
     assert len(peers) >= 95
     assert max(epochs) - min(epochs) <= 1
@@ -269,7 +213,7 @@ def test_every_round_says_by_which_link_its_codec_was_chosen():
             peer.machine.links = {(first.name, second.name): Link(90.0, 1.0, mbps)}
             peer.machine.places = {first.name: Place("us1", "us"), second.name: Place("eu1", "eu")}
         swarm.run_until(seconds)
-        settled(swarm)
+        require_invariants(swarm)
         plan, other = plan_of(first), plan_of(second)  # one of them may be an epoch ahead
         assert (plan.codec, plan.lossless_level, plan.reason) == (other.codec, other.lossless_level, other.reason)
         assert f"at {mbps:.0f} Mbit/s from us1 to eu1 " in plan.reason
@@ -291,7 +235,7 @@ def test_the_codec_of_the_leader_counts_whatever_the_others_ask_for():
         for plan in map(plan_of, peers):
             codecs[plan.contributors[0]].add(plan.codec)
 
-    settled(swarm)
+    require_invariants(swarm)
     assert codecs == {"a": {"onebit"}, "b": {"int8"}}
 
 
@@ -321,7 +265,7 @@ def test_halves_that_lose_each_other_train_on_and_become_one_run_again(seed: int
 
     # when they meet again, then the state with more samples goes on, for all,
     swarm.run_until(60)
-    peers = settled(swarm)
+    peers = require_invariants(swarm)
     assert len(peers) == 5
     assert max(p.state.epoch for p in peers) - min(p.state.epoch for p in peers) <= 1
     assert all(peer.state.history[: len(ahead)] == ahead for peer in peers)
@@ -340,6 +284,6 @@ def test_a_peer_that_was_only_behind_gives_up_one_round_at_most():
         swarm.add(name)
     swarm.at(10, lambda: swarm.freeze("c", 20))
     swarm.run_until(60)
-    settled(swarm)
+    require_invariants(swarm)
     assert [swarm.peers[name].given_up_samples for name in "ab"] == [0, 0]
     assert swarm.peers["c"].given_up_samples < 50, "more than the one round that it ended alone when it woke"

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from ciuic_p2p.cli import tables
+from ciuic_p2p.cli.quantities import bytes_from, seconds_from
 from ciuic_p2p.config import child_environment, socket_path
-from ciuic_p2p.errors import LocalError
+from ciuic_p2p.errors import ConfigError, LocalError
 from ciuic_p2p.local.protocol import Attach, Position, Progress, Ready
 from ciuic_p2p.local.server import LocalServer
 from ciuic_p2p.local.trainer import Trainer
@@ -65,6 +66,8 @@ VIEWS: dict[str, Any] = {
             "reason": "auto: [b]int4",
             "seconds": 1.2,
             "predicted_s": None,
+            "model_error": 1.07,
+            "topology": "butterfly",
             "bytes_sent": 10,
             "bytes_received": 10,
             "lost": [],
@@ -72,6 +75,23 @@ VIEWS: dict[str, Any] = {
             "state_hash": "ab" * 32,
         }
     ],
+    "plan": {
+        "size_bytes": 500_000_000,
+        "codec": "int4",
+        "encoded_bytes": 64_453_160,
+        "topology": "hierarchical",
+        "predicted_s": 4.25,
+        "transfer_s": 4.0,
+        "patience_s": 10.6,
+        "reason": "auto: [b]int4; hierarchical is 2.52 times as quick as butterfly",
+        "stages": ["within [us] 2 send to 2 carriers", "averages come back the same way"],
+        "regions": [{"region": "us", "share": 0.5, "peers": [{"name": "node-us", "owns": 0.25, "carries": 0.5}]}],
+        "alternatives": [
+            {"topology": "hierarchical", "predicted_s": 4.25, "bound_by": "the cable", "chosen": True, "barred": ""},
+            {"topology": "ring", "predicted_s": 9.0, "bound_by": "it", "chosen": False, "barred": "int4 anew"},
+        ],
+        "inner_steps": {"steps": 34, "step_s": 0.5, "round_share": 0.25, "advice": "DiLoCo(inner_steps=34)"},
+    },
 }
 
 
@@ -94,6 +114,8 @@ class FixedAnswers:
         raise LocalError("there is no run here")
 
     async def view(self, what: str, options: dict[str, Any]) -> Any:
+        if what == "plan" and options != {"size_bytes": 500_000_000, "step_s": 0.08}:
+            raise LocalError(f"no plan for {options}", "ask for another")
         return {"join": "ciuic1abc"} if what == "invite" else VIEWS[what]
 
     async def stop(self) -> None:
@@ -141,6 +163,31 @@ def test_the_home_is_found_by_the_environment_and_people_get_a_table(home: Path)
     assert "90.4" in result.stdout
 
 
+def test_plan_asks_for_bytes_and_seconds(home: Path) -> None:
+    question = ("plan", "--size", "0.5GB", "--step-time", "80ms", "--home", str(home))
+    assert json.loads(peer(*question, "--json").stdout) == VIEWS["plan"]
+    assert "node-us" in peer(*question).stdout
+    refused = peer("plan", "--size", "1kB", "--home", str(home))
+    assert (refused.returncode, refused.stderr) == (1, "ciuic-peer: no plan for {'size_bytes': 1000}; ask for another\n")
+
+
+@pytest.mark.parametrize(("text", "count"), [("500MB", 500_000_000), ("1.5 GB", 1_500_000_000), ("1KiB", 1024), ("7", 7)])
+def test_sizes_are_read_with_their_units(text: str, count: int) -> None:
+    assert bytes_from(text) == count
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0.5s", 0.5), ("80ms", 0.08), ("2min", 120.0), ("3", 3.0)])
+def test_times_are_read_with_their_units(text: str, seconds: float) -> None:
+    assert seconds_from(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "MB", "5XB", "-5MB", "1e9", "nan", "9" * 400, "5 0MB"])
+def test_what_is_no_quantity_is_refused_with_an_example(text: str) -> None:
+    for read in (bytes_from, seconds_from):
+        with pytest.raises(ConfigError, match="such as"):
+            read(text)
+
+
 def test_invite_prints_the_join_string_alone(home: Path) -> None:
     assert peer("invite", "--home", str(home)).stdout == "ciuic1abc\n"
 
@@ -167,6 +214,8 @@ def test_without_a_daemon_one_line_names_the_remedy(tmp_path: Path) -> None:
         ("start", "--profile", "/nonexistent"),
         ("lab", "up", "/nonexistent"),
         ("lab", "stats", "--name", "none"),
+        ("plan", "--size", "much"),
+        ("plan", "--size", "5MB", "--step-time", "soon"),
     ],
 )
 def test_what_cannot_be_done_is_exit_1_and_one_line(arguments: tuple[str, ...]) -> None:
@@ -182,7 +231,9 @@ def test_a_traceback_is_shown_only_when_asked_for(tmp_path: Path) -> None:
     assert "Traceback" not in peer("status", "--home", str(tmp_path), CIUIC_DEBUG="0").stderr
 
 
-@pytest.mark.parametrize("arguments", [("bogus",), ("status", "--bogus"), ("start", "--name"), ("lab", "run", "node-us")])
+@pytest.mark.parametrize(
+    "arguments", [("bogus",), ("plan",), ("status", "--bogus"), ("start", "--name"), ("lab", "run", "node-us")]
+)
 def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
     assert peer(*arguments).returncode == 2
 
@@ -194,7 +245,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert peer("--help").returncode == 0
 
 
-@pytest.mark.parametrize("what", ["status", "peers", "links", "rounds"])
+@pytest.mark.parametrize("what", ["status", "peers", "links", "rounds", "plan"])
 def test_tables_show_every_answer_and_take_no_markup_from_peers(what: str) -> None:
     console = Console(width=200, record=True, quiet=False, file=sys.stderr)
     console.print(getattr(tables, f"draw_{what}")(VIEWS[what]))
@@ -202,7 +253,8 @@ def test_tables_show_every_answer_and_take_no_markup_from_peers(what: str) -> No
         "status": ["1.2 MB", "mnist", "0.50 s"],
         "peers": ["[red]eu", "–"],
         "links": ["direct"],
-        "rounds": ["node-us, node-eu", "auto: [b]int4"],
+        "rounds": ["node-us, node-eu", "auto: [b]int4", "1.07"],
+        "plan": ["auto: [b]int4", "within [us] 2 send", "50.0%", "DiLoCo(inner_steps=34)", "chosen", "int4 anew"],
     }
     text = console.export_text()
     assert all(part in text for part in shows[what])

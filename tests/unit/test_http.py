@@ -6,12 +6,12 @@ import asyncio
 import json
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from ciuic_p2p.errors import AddressUnusable
+from ciuic_p2p.errors import AddressUnusable, ConfigError
 from ciuic_p2p.local.http import HttpServer, render_metrics, serving
 
 
@@ -27,6 +27,11 @@ class FixedViews:
 
     def rounds(self) -> list[dict[str, Any]]:
         return []
+
+    async def plan(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        if "size_bytes" not in options:
+            raise ConfigError("no size", "give one")
+        return {"topology": "star", "asked": dict(options)}
 
     def metrics(self) -> dict[str, float]:
         return {"ciuic_peers": 3, 'ciuic_epoch{run="mnist"}': 7, "ciuic_bytes_sent_total": 10}
@@ -55,6 +60,19 @@ def test_the_api_gives_the_views_as_json(what: str) -> None:
     assert status == 200
     assert "application/json" in head
     assert json.loads(body) == getattr(FixedViews(), what)()
+
+
+def test_a_plan_is_asked_for_with_numbers() -> None:
+    status, _, body = served(lambda port: get(port, "/api/v1/plan?size_bytes=500000000&step_s=0.5"))
+    assert (status, json.loads(body)) == (200, {"topology": "star", "asked": {"size_bytes": 500_000_000, "step_s": 0.5}})
+
+
+@pytest.mark.parametrize("query", ["", "?size_bytes=500MB", "?size_bytes=1e9", "?size_bytes=5&step_s=soon"])
+def test_a_plan_that_cannot_be_made_is_one_line_with_the_remedy(query: str) -> None:
+    status, head, body = served(lambda port: get(port, f"/api/v1/plan{query}"))
+    assert status == 400
+    assert "application/json" in head
+    assert "; " in json.loads(body)["error"]
 
 
 def test_metrics_are_prometheus_text() -> None:

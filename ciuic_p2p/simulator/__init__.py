@@ -1,0 +1,1 @@
+"""Rounds of many peers in virtual time, over lines and cables that their transfers share. Opens no socket, reads no clock."""
