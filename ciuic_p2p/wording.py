@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 UNKNOWN = "–"
 """Stands for what is not known."""
 
@@ -22,14 +20,3 @@ def in_bytes(count: float | None) -> str:
 def number(value: float | None, digits: int = 1) -> str:
     """With so many digits."""
     return UNKNOWN if value is None else f"{value:.{digits}f}"
-
-
-def bytes_of(text: str) -> int:
-    """ "2GB" → 2000000000; also "500 MB", "1.5gb", "4096". Raises ValueError for anything else, and for nothing at all."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?b?)\s*", text, re.IGNORECASE)
-    if found is None:
-        raise ValueError(f"{text!r} is no size; write it as 500MB or 2GB")
-    size = float(found[1]) * 1000.0 ** " kmgt".index(found[2].lower().rstrip("b") or " ")
-    if size < 1:
-        raise ValueError(f"{text!r} is nothing; write a size as 500MB or 2GB")
-    return round(size)

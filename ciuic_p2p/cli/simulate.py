@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from ciuic_p2p.cli.outcome import reports_failure
+from ciuic_p2p.cli.quantities import bytes_from
 from ciuic_p2p.errors import ConfigError
 from ciuic_p2p.lab.topology import find_topology
-from ciuic_p2p.wording import bytes_of
 
 DEFAULT_PEERS = "10"
 
@@ -48,7 +48,7 @@ def simulate(
 
     if plot is not None:
         require_picture(plot)
-    model = Model.of_size(_size_of(model_size), codec)
+    model = Model.of_size(bytes_from(model_size), codec)
     processor_mbps = processors_of(cpu_mbps)
     if topology is not None:
         worlds = [world_of(find_topology(topology), processor_mbps=processor_mbps, is_one_machine=False)]
@@ -80,13 +80,6 @@ def _say(line: str) -> None:
     """To who watches."""
     if sys.stderr.isatty():
         typer.echo(line, err=True)
-
-
-def _size_of(text: str) -> int:
-    try:
-        return bytes_of(text)
-    except ValueError as error:
-        raise ConfigError(f"--model-size {error}") from None
 
 
 def _counts_of(text: str) -> list[int]:

@@ -7,10 +7,14 @@ a ring each sends to the next. Sums go up the tree, the owner's result goes down
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from ciuic_p2p.core.messages import HIERARCHICAL, RING, Plan, Span
 from ciuic_p2p.terms import PeerId
+
+PLANS_KEPT = 2
+"""Whose trees are remembered: a round's machine and its pacing ask for the same ones, and so do all peers of a simulation."""
 
 
 class Tree:
@@ -69,8 +73,9 @@ def tree_of(plan: Plan, span: Span) -> Tree:
     return direct_tree(span.owner, members)
 
 
+@functools.lru_cache(maxsize=PLANS_KEPT)
 def trees_of(plan: Plan) -> list[Tree]:
-    """One for each span; spans that go the same way share theirs."""
+    """One for each span; spans that go the same way share theirs. Nobody may change the list: it is kept."""
     known: dict[tuple[PeerId, tuple[int, ...]], Tree] = {}
     for span in plan.spans:
         key = (span.owner, span.carriers)

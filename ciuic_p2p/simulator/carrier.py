@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from ciuic_p2p.simulator.agenda import Act, Agenda
@@ -19,23 +19,23 @@ class Carrier:
         self._world, self._agenda = world, agenda
         self._armed_s = math.inf
 
-    def carry(self, source: int, target: int, size_bytes: float, arrive: Act) -> None:
+    def carry(self, source: int, target: int, size_bytes: float, arrive: Act, *, urgent: bool = False) -> None:
         """Behind what goes the same way already, and beside all else."""
-        self.network.send(source, target, size_bytes, arrive, self._agenda.now)
+        self.network.send(source, target, size_bytes, arrive, self._agenda.now, urgent=urgent)
         self._arm()
 
     def hurry(self, source: int, target: int, arrive: Act) -> None:
         """What is too small to take any time but the delay."""
         self._agenda.after(float(self._world.delay_s[source, target]), arrive)
 
-    def hurry_to(self, source: int, arrivals: Iterable[tuple[int, Act]]) -> None:
-        """The same to many: one entry of the agenda for all that are equally far."""
+    def hurry_to(self, source: int, targets: Iterable[int], arrive: Callable[[Iterable[int]], None]) -> None:
+        """The same to many; arrive: is told of all that are equally far at once."""
         delays = self._world.delay_s[source]
-        together: dict[float, list[Act]] = {}
-        for target, arrive in arrivals:
-            together.setdefault(float(delays[target]), []).append(arrive)
-        for delay_s, acts in together.items():
-            self._agenda.after(delay_s, partial(_do_all, acts))
+        together: dict[float, list[int]] = {}
+        for target in targets:
+            together.setdefault(float(delays[target]), []).append(target)
+        for delay_s, equally_far in together.items():
+            self._agenda.after(delay_s, partial(arrive, equally_far))
 
     def _arm(self) -> None:
         due_s = self.network.next_s()

@@ -34,8 +34,8 @@ from ciuic_p2p.core.events import (
     Verdict,
 )
 from ciuic_p2p.core.messages import Message, Plan, encode
-from ciuic_p2p.core.pacing import demand_of
 from ciuic_p2p.core.parts import Part, cut_parts
+from ciuic_p2p.core.planning.rates import count_pair_values
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import order_of_succession
 from ciuic_p2p.errors import RoundFailed
@@ -56,8 +56,8 @@ EXACT_PEERS = 32
 TICKS_OF_A_ROUND = 200
 LEAST_TICK_S = 1e-3
 
-Planner = Callable[[World, Model, int], Plan]
-"""World, model, epoch → the leader's plan."""
+Planner = Callable[[int], Plan]
+"""Epoch → its leader's plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Epochs:
     def run_epoch(self, epoch: int) -> EpochReport:
         """Raises RoundFailed when a peer leaves the round."""
         began_s, oceans_before = self._agenda.now, self._network.ocean_bytes.copy()
-        plan = self._planner(self._world, self._model, epoch)
+        plan = self._planner(epoch)
         self._open(plan)
         while self._unfinished:
             self._agenda.do_next()
@@ -134,9 +134,17 @@ class Epochs:
         self._peers = [_Peer(number) for number in range(len(self._world.peers))]
         self._sizes = [self._sizes_of(part) for part in cut_parts(plan)]
         self._results, self._frames, self._unfinished = {}, 0, len(self._peers)
+        self._weigh_pairs(plan)
         leader = self._peers[self._numbers[plan.contributors[0]]]
         self._tell(leader, plan.contributors[1:], plan)
         self._begin(leader, plan)
+
+    def _weigh_pairs(self, plan: Plan) -> None:
+        """By what each moves: all of a round's transfers then end together, as core/pacing.py has it. 1 in the middle."""
+        moved = {pair: values for pair, values in count_pair_values(plan).items() if values}
+        mean = sum(moved.values()) / max(len(moved), 1)
+        for (source, target), values in moved.items():
+            self._network.weigh(self._numbers[source], self._numbers[target], values / mean)
 
     def _sizes_of(self, part: Part) -> tuple[int, int]:
         codec = self._model.codec
@@ -166,12 +174,16 @@ class Epochs:
     def _tell(self, sender: _Peer, to: Iterable[PeerId], message: Message) -> None:
         size_bytes, name = len(encode(message)), self._world.peers[sender.number]
         targets = [self._numbers[peer] for peer in to]
-        arrivals = [(target, partial(self._hear, self._peers[target], name, message)) for target in targets]
         if size_bytes <= SMALL_BYTES:
-            self._carrier.hurry_to(sender.number, arrivals)
+            self._carrier.hurry_to(sender.number, targets, partial(self._hear_all, name, message))
             return
-        for target, arrive in arrivals:
-            self._carrier.carry(sender.number, target, size_bytes, arrive)
+        for target in targets:
+            hear = partial(self._hear, self._peers[target], name, message)
+            self._carrier.carry(sender.number, target, size_bytes, hear, urgent=True)
+
+    def _hear_all(self, sender: PeerId, message: Message, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._hear(self._peers[number], sender, message)
 
     def _hear(self, peer: _Peer, sender: PeerId, message: Message) -> None:
         if isinstance(message, Plan):
@@ -186,9 +198,6 @@ class Epochs:
         """The plan is here, and the trainer has been ready for long."""
         me = self._world.peers[peer.number]
         peer.round, peer.ready_s = Round(me, plan, self._agenda.now), self._agenda.now
-        for target, values in demand_of(plan, me).sent.items():
-            if values:
-                self._network.weigh(peer.number, self._numbers[target], values)
         self._feed(peer, ContributionReady(samples=1))
         self._try_later(peer)
         self._agenda.after(plan.patience_s, partial(self._watch, peer, peer.round))

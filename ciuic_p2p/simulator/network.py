@@ -1,8 +1,9 @@
 """Frames on their way: a queue for each ordered pair of peers, lines and cables that all queues share. Pure, virtual time.
 
-Each pair's queue is served in order. The queues that have something share each line up, each line down, each cable (one for
-each ordered pair of regions) and each processor max-min fairly by weight (sharing.py). A frame is there one delay after its
-last byte has left. What is left out: losses, the growth of congestion windows, queues inside of the network, headers.
+Each pair's queue is served in order; what is urgent has a queue of its own. The queues that have something share each line up,
+each line down, each cable (one for each ordered pair of regions) and each processor max-min fairly by weight (sharing.py). A
+frame is there one delay after its last byte has left. What is left out: losses, the growth of congestion windows, queues
+inside of the network, headers.
 
 With `tick_s` above 0 queues are looked at only at its multiples: a frame is at most one tick late, and what a queue that ran
 empty leaves is the others' from the next tick on. For many peers that is the difference between minutes and days.
@@ -29,6 +30,8 @@ UNLIMITED_BYTES_PER_S = 1e15
 """Stands for the rate of what nothing limits."""
 HOPS = 5
 """Up, down, cable, the sender's processor, the receiver's."""
+URGENT_WEIGHT = 100.0
+"""Of a pair's urgent queue, where other queues weigh 1 or so: as good as first."""
 
 
 class SharedNetwork(Generic[Token]):
@@ -61,13 +64,13 @@ class SharedNetwork(Generic[Token]):
         """When the next frame will be through, at these rates."""
 
     def weigh(self, source: int, target: int, weight: float) -> None:
-        """The pair's share of what it has to share; 1 until it is said."""
+        """The share of what the pair's queue shares with others; 1 until it is said."""
         slot = self._slot(source, target)
         self._weights[slot] = weight
 
-    def send(self, source: int, target: int, size_bytes: float, token: Token, now: float) -> None:
-        """Puts a frame at the end of the pair's queue."""
-        slot = self._slot(source, target)
+    def send(self, source: int, target: int, size_bytes: float, token: Token, now: float, *, urgent: bool = False) -> None:
+        """Puts a frame at the end of the pair's queue, or of its urgent one."""
+        slot = self._slot(source, target, urgent=urgent)
         end = self._ends[slot] = self._ends[slot] + size_bytes
         queue = self._queues[slot]
         queue.append((end, token))
@@ -130,15 +133,16 @@ class SharedNetwork(Generic[Token]):
         rates = fair_rates(self._routes[self._flowing], self._weights[self._flowing], self._capacities)
         self._rates[self._flowing] = np.minimum(rates, UNLIMITED_BYTES_PER_S)
 
-    def _slot(self, source: int, target: int) -> int:
-        peers = len(self._world.peers)
-        slot = self._slots.setdefault(source * peers + target, len(self._slots))
+    def _slot(self, source: int, target: int, *, urgent: bool = False) -> int:
+        queue = 2 * (source * len(self._world.peers) + target) + urgent
+        slot = self._slots.setdefault(queue, len(self._slots))
         if slot == len(self._queues):
             self._queues.append(deque())
             self._ends.append(0.0)
             if slot == len(self._rates):
                 self._grow()
             self._routes[slot] = _route(self._world, source, target)
+            self._weights[slot] = URGENT_WEIGHT if urgent else 1.0
         return slot
 
     def _grow(self) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ciuic_p2p.simulator.epochs import EpochReport, Epochs, Planner
-from ciuic_p2p.simulator.mixing import rounds_to_mix
-from ciuic_p2p.simulator.planning import Model, plan_epoch
+from ciuic_p2p.core.planning.gossip import choose_grid, count_rounds_to_mix
+from ciuic_p2p.core.planning.planner import Alternative
+from ciuic_p2p.simulator.epochs import EpochReport, Epochs
+from ciuic_p2p.simulator.planning import Leader, Model
 from ciuic_p2p.simulator.sharing import Floats
 from ciuic_p2p.simulator.world import World
 
@@ -26,8 +27,16 @@ class Simulation:
     world: World
     model: Model
     epochs: tuple[EpochReport, ...]
-    rounds_to_mix: int | None
-    """1: every round's mean is exact."""
+    alternatives: tuple[Alternative, ...]
+    """What the planner weighed for the last epoch, the quickest first."""
+    rounds_to_mix: int = 1
+    """Every round's mean is that of all."""
+
+    @property
+    def gossip_rounds_to_mix(self) -> int:
+        """That grid gossip would take instead, until peers differ by a hundredth of what they did."""
+        peers = len(self.world.peers)
+        return count_rounds_to_mix(peers, choose_grid(peers))
 
     @property
     def epoch_s(self) -> float:
@@ -60,6 +69,11 @@ class Simulation:
             "round_s": self.round_s,
             "predicted_s": self.predicted_s,
             "rounds_to_mix": self.rounds_to_mix,
+            "gossip_rounds_to_mix": self.gossip_rounds_to_mix,
+            "alternatives": [
+                {"topology": one.topology, "predicted_s": one.predicted_s, "bound_by": one.bound_by, "barred": one.barred}
+                for one in self.alternatives
+            ],
             "ocean_bytes": [
                 {"from": a, "to": b, "bytes": round(oceans[i, j])}
                 for i, a in enumerate(regions)
@@ -85,19 +99,17 @@ def simulate(
     world: World,
     model: Model,
     epochs: int,
-    planner: Planner = plan_epoch,
     said: Callable[[EpochReport], None] = lambda _: None,
 ) -> Simulation:
     """said: is told of every epoch that is over. Raises RoundFailed when a peer leaves a round."""
-    run = Epochs(world, model, planner)
+    leader = Leader(world, model)
+    run = Epochs(world, model, leader.plan)
     reports: list[EpochReport] = []
     for epoch in range(epochs):
         reports.append(run.run_epoch(epoch))
         said(reports[-1])
-    everyone = [range(len(world.peers))]
-    return Simulation(
-        world=world, model=model, epochs=tuple(reports), rounds_to_mix=rounds_to_mix(lambda _: everyone, len(world.peers))
-    )
+    assert leader.planned is not None, "an epoch was simulated"
+    return Simulation(world=world, model=model, epochs=tuple(reports), alternatives=leader.planned.alternatives)
 
 
 def sizes_up_to(peers: int) -> Sequence[int]:

@@ -101,7 +101,7 @@ def even_world(peers: int, regions: int, lines: Lines, seed: int = 0, processor_
         for b in range(a):
             rtt_ms[a, b] = rtt_ms[b, a] = lines.rtt_ms * rng.uniform(1 - RTT_SPREAD, 1 + RTT_SPREAD)
     region_of = np.arange(peers) * regions // peers
-    cables = np.full((regions, regions), lines.cable_mbps or math.inf)
+    cables = np.full((regions, regions), float(lines.cable_mbps or math.inf))
     np.fill_diagonal(cables, math.inf)
     places = [int(region) for region in region_of]
     names = tuple(f"r{region}-{number}" for number, region in enumerate(places))
@@ -110,8 +110,8 @@ def even_world(peers: int, regions: int, lines: Lines, seed: int = 0, processor_
         names=names,
         regions=tuple(f"r{region}" for region in range(regions)),
         region_of=region_of,
-        up_mbps=np.full(peers, lines.up_mbps or math.inf),
-        down_mbps=np.full(peers, lines.down_mbps or math.inf),
+        up_mbps=np.full(peers, float(lines.up_mbps or math.inf)),
+        down_mbps=np.full(peers, float(lines.down_mbps or math.inf)),
         delay_s=rtt_ms[np.ix_(places, places)] / 2000,
         cable_mbps=cables,
         processor_mbps=processor_mbps,

@@ -10,6 +10,7 @@ import enum
 import random
 
 from ciuic_p2p.core.rounds import Round
+from ciuic_p2p.terms import PeerId
 from ciuic_p2p.testing.invariants import require_invariants, require_progress
 from ciuic_p2p.testing.sim import SimPeer, SimSwarm, Ways
 from ciuic_p2p.testing.ways import in_any_way
@@ -26,7 +27,7 @@ def disturbed(
     """Random deaths (some come back, with or without their state), freezes and torn sessions; then quiet."""
     swarm = SimSwarm(seed, count=count, ways=ways)
     rng = random.Random(seed * 7919 + 1)  # noqa: S311  a simulation wants a seed, not secrecy
-    names = [f"p{i:03}" for i in range(peers)]
+    names = [PeerId(f"p{i:03}") for i in range(peers)]
     for name in names:
         swarm.add(name, step_s=rng.uniform(0.5, 1.5))
     for _ in range(disturbances):
@@ -34,13 +35,13 @@ def disturbed(
         name, other = rng.sample(names, 2)
         kind = rng.choice(["kill", "freeze", "tear", "tear"])
 
-        def act(kind: str = kind, name: str = name, other: str = other, again: float = rng.uniform(1, 10)) -> None:
+        def act(kind: str = kind, name: PeerId = name, other: PeerId = other, again: float = rng.uniform(1, 10)) -> None:
             if not swarm.peers[name].alive or swarm.peers[name].frozen or len(swarm.living()) < 3:
                 return
             if kind == "kill":
                 keep = swarm.rng.random() < 0.5
                 swarm.kill(name)
-                swarm.at(swarm.now + again, lambda: None if swarm.peers[name].alive else swarm.restart(name, with_state=keep))
+                swarm.at(swarm.now + again, lambda: _revive(swarm, name, with_state=keep))
             elif kind == "freeze":
                 swarm.freeze(name, again)
             elif swarm.peers[other].alive and not swarm.peers[other].frozen:
@@ -49,6 +50,11 @@ def disturbed(
         swarm.at(at, act)
     swarm.run_until(seconds)
     return swarm
+
+
+def _revive(swarm: SimSwarm, name: PeerId, *, with_state: bool) -> None:
+    if not swarm.peers[name].alive:
+        swarm.restart(name, with_state=with_state)
 
 
 # -- a leader's death --------------------------------------------------------------------------------------------------
@@ -129,7 +135,7 @@ def _is_open(swarm: SimSwarm, current: Round) -> bool:
 def _kill_for_a_while(swarm: SimSwarm, peer: SimPeer, rng: random.Random) -> None:
     keep, again_s = rng.random() < 0.5, rng.uniform(1.0, 10.0)
     swarm.kill(peer.name)
-    swarm.at(swarm.now + again_s, lambda: None if swarm.peers[peer.name].alive else swarm.restart(peer.name, with_state=keep))
+    swarm.at(swarm.now + again_s, lambda: _revive(swarm, peer.name, with_state=keep))
 
 
 # -- judged ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,145 @@
+"""Groups that follow the measured network: how well the simulator foretells the lab, how rounds grow, what planning costs.
+
+`simulator_error` averages with real daemons in three labs, one after the other, and simulates the same rounds. `scale_1000` is
+simulated alone. Rounds are timed as in `benchmarks.allreduce`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.arenas import wide_area
+from benchmarks.contests import Flags, flags_parser, read_flags
+from benchmarks.report import LEAST_SAMPLES, Figure, Measurement, progress, run_benchmark
+from ciuic_p2p.lab.topology import find_topology
+from ciuic_p2p.simulator.planning import Leader, Model
+from ciuic_p2p.simulator.simulation import Simulation, simulate
+from ciuic_p2p.simulator.world import Lines, even_world, world_of
+
+LIMIT_S = 300.0
+
+PAYLOAD_SHARE = 1448 / 1500
+"""Of a packet of the lab's: the rest is the headers of TCP and IP, which its lines and cables carry as well."""
+
+REGIONS = 8
+MODEL_BYTES = 2e9
+CODEC = "int4"
+EPOCHS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One average that is simulated and measured."""
+
+    topology: str
+    codec: str
+    megabytes: float
+
+
+CASES = (
+    Case("three-regions", "float32", 50.0),
+    Case("ocean-limited", "float32", 50.0),
+    Case("home-links", "int4", 10.0),
+)
+
+
+# -- simulated and measured --------------------------------------------------------------------------------------------
+
+
+def simulator_error(flags: Flags) -> Figure:
+    """(simulated - measured) ÷ measured seconds of a round, without its sign: the largest of all cases, lap by lap."""
+    errors, parts = [], {}
+    for case in CASES:
+        simulated_s, measured_s = simulated_round_s(case, flags), measured_rounds_s(case, flags)
+        errors.append([abs(simulated_s - seconds) / seconds for seconds in measured_s])
+        name = case.topology.replace("-", "_")
+        parts[f"{name}_simulated_s"], parts[f"{name}_measured_s"] = simulated_s, statistics.median(measured_s)
+    return Figure(
+        samples=[max(lap) for lap in zip(*errors, strict=True)], goal=flags.goal(0.2), higher_is_better=False, parts=parts
+    )
+
+
+def simulated_round_s(case: Case, flags: Flags) -> float:
+    world = world_of(find_topology(case.topology), payload_share=PAYLOAD_SHARE)
+    model = Model.of_size(4 * flags.count(case.megabytes), case.codec)
+    return simulate(world, model, EPOCHS).round_s
+
+
+def measured_rounds_s(case: Case, flags: Flags) -> list[float]:
+    """By real daemons in a lab of its own, of each lap."""
+    progress(f"{case.topology}: {case.codec}")
+    with wide_area(find_topology(case.topology)) as arena:
+        laps = arena.compare([case.codec], flags.count(case.megabytes), flags.terms)[case.codec]
+    return [lap.seconds for lap in laps]
+
+
+# -- at scale ----------------------------------------------------------------------------------------------------------
+
+
+def scale_1000() -> Figure:
+    """Seconds of an epoch at 1,000 peers ÷ at 10, the same lines and as many regions; from one plan to the next."""
+    few, many = simulated(10), simulated(1000)
+    return Figure(
+        samples=[epoch.epoch_s / few.epoch_s for epoch in many.epochs],
+        goal=2.5,
+        higher_is_better=False,
+        parts={
+            "epoch_10_s": few.epoch_s,
+            "epoch_1000_s": many.epoch_s,
+            "round_10_s": few.round_s,
+            "round_1000_s": many.round_s,
+            "predicted_1000_s": many.predicted_s,
+        },
+    )
+
+
+def simulated(peers: int) -> Simulation:
+    progress(f"{peers} peers")
+    model = Model.of_size(MODEL_BYTES, CODEC)
+    world = even_world(peers, REGIONS, Lines())
+    return simulate(world, model, EPOCHS, said=lambda epoch: progress(f"epoch {epoch.epoch}: {epoch.epoch_s:.1f} s"))
+
+
+def plan_1000_s() -> Figure:
+    """What the leader of a round needs to plan it, on one core, everything else being known to it."""
+    parts = {f"plan_{peers}_s": statistics.median(planning_s(peers)) for peers in (10, 100)}
+    return Figure(samples=planning_s(1000), goal=1.0, higher_is_better=False, parts=parts)
+
+
+def planning_s(peers: int) -> list[float]:
+    """Of several plans, after a first one."""
+    lines = Lines(cable_mbps=1000.0)
+    leader = Leader(even_world(peers, REGIONS, lines), Model.of_size(MODEL_BYTES, CODEC))
+    seconds = []
+    for epoch in range(LEAST_SAMPLES + 1):
+        began_s = time.perf_counter()
+        leader.plan(epoch)
+        seconds.append(time.perf_counter() - began_s)
+    return seconds[1:]
+
+
+def measurements(flags: Flags) -> dict[str, Measurement]:
+    """Figure's name → what takes it."""
+    return {
+        "simulator_error": partial(simulator_error, flags),
+        "scale_1000": scale_1000,
+        "plan_1000_s": plan_1000_s,
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    return flags_parser(LIMIT_S)
+
+
+def main() -> int:
+    flags, _ = read_flags(parser())
+    return run_benchmark("topology", measurements(flags), own_flags=parser())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
