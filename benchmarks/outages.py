@@ -100,6 +100,8 @@ class Rounds:
         """
         others = [peer for number, peer in enumerate(self._peers) if number != victim]
         deadline_s = time.monotonic() + limit_s
+        self.until_equal(limit_s)
+        time.sleep(PAUSE_S)
         for trainer in self._trainers:
             trainer.tell()
         time.sleep(after_s)
