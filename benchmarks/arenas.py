@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.contestants.drivers import Contestant, gloo, hivemind, ours
 from benchmarks.laps import Lap
+from benchmarks.pings import Ping, read_pings
 from benchmarks.report import progress
 from benchmarks.swarms import Peer, Place, swarm
 from ciuic_p2p.errors import LocalError
@@ -25,6 +26,8 @@ PAUSE_S = 0.5
 """Between two turns: what the one before left to do is done, and the plan of the next round is made."""
 MOST_PARTIAL_LAPS = 10
 """In which not all took part, while they find each other."""
+ANSWERS_S = 30.0
+POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,16 @@ class Arena:
         except BaseException:
             self.close()
             raise
+
+    def pings(self) -> list[Ping]:
+        """All that the daemons sent until now, when they are answered; after a while also those that are not."""
+        asked_at = time.time()
+        deadline_s = time.monotonic() + ANSWERS_S
+        while True:
+            found = [ping for peer in self._peers for ping in read_pings(peer.log) if ping.sent_at <= asked_at]
+            if all(ping.is_answered for ping in found) or time.monotonic() > deadline_s:
+                return found
+            time.sleep(POLL_S)
 
     def _open(self) -> None:
         if self._peers:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import signal
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.arenas import Arena, Terms, median_parts
 from benchmarks.laps import Lap
+from benchmarks.pings import sent_during
 from benchmarks.report import LEAST_SAMPLES, Figure, Measurement
 from ciuic_p2p.tensors.codecs.registry import codec_by_name
 
@@ -110,11 +112,31 @@ class Contest:
 
         return take
 
+    def slowest_ping(self, codec: str, megabytes: float, round_trip_s: float, goal: float) -> Measurement:
+        """How much longer than the path's round trip the slowest ping took that any daemon sent during a round."""
+
+        def take() -> Figure:
+            laps = self._run([codec], megabytes)
+            pings = self._arena.pings()
+            extra_s = [[ping.seconds - round_trip_s for ping in sent_during(pings, lap)] for lap in laps[codec]]
+            return Figure(
+                samples=[max(of_lap) for of_lap in extra_s],
+                goal=self._flags.goal(goal),
+                higher_is_better=False,
+                parts={
+                    "median_extra_s": statistics.median(one for of_lap in extra_s for one in of_lap),
+                    "pings": sum(len(of_lap) for of_lap in extra_s),
+                    **median_parts(laps),
+                },
+            )
+
+        return take
+
     def _run(self, names: Sequence[str], megabytes: float) -> dict[str, list[Lap]]:
         return self._arena.compare(names, self._flags.count(megabytes), self._flags.terms)
 
     def _encoded_bytes(self, codec: str, megabytes: float) -> int:
-        return codec_by_name(codec).encoded_bytes(self._flags.count(megabytes))
+        return codec_by_name(codec.partition("@")[0]).encoded_bytes(self._flags.count(megabytes))
 
 
 def _seconds(laps: Sequence[Lap]) -> list[float]:

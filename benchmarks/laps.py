@@ -13,6 +13,8 @@ class Lap:
 
     seconds: float
     """From the moment when the last one was ready to the moment when the last one had the mean."""
+    began_at: float = 0.0
+    """Unix time of the first of these moments."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """What else is known of it."""
 
@@ -31,8 +33,10 @@ def lap_of_round(views: Sequence[Sequence[Mapping[str, Any]]], run: str, state_h
     if len(rows) != peers or not all(_is_whole(row, peers) for row in rows):
         return None
     ended_s = [row["began_at"] + row["seconds"] for row in rows]
+    began_s = [row["began_at"] for row in rows]
     return Lap(
-        seconds=slowest_s([row["began_at"] for row in rows], ended_s),
+        seconds=slowest_s(began_s, ended_s),
+        began_at=max(began_s),
         parts={
             "predicted_s": max(row["predicted_s"] for row in rows),
             "sent_mb": max(row["bytes_sent"] for row in rows) / 1e6,

@@ -29,7 +29,15 @@ def main() -> None:
     options = parser.parse_args()
 
     layout = Layout((Entry(name="flat", shape=(options.count,), dtype="float32", role="parameter"),))
-    settings = StrategySettings(name="DiLoCo", inner_steps=1, codec=options.codec, outer_learning_rate=1.0, outer_momentum=0.0)
+    codec, _, topology = options.codec.partition("@")
+    settings = StrategySettings(
+        name="DiLoCo",
+        inner_steps=1,
+        codec=codec,
+        outer_learning_rate=1.0,
+        outer_momentum=0.0,
+        topology=topology or "auto",
+    )
     attachment = Attachment(options.home, options.run, layout, settings)
     step = values_of(options.number, options.count)
     attached = attachment.attach()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.children import Child, module_argv
+from ciuic_p2p.daemon.main import LOG_FILE
 from ciuic_p2p.errors import LocalError
 from ciuic_p2p.lab.lab import RunningLab
 from ciuic_p2p.local.channel import open_channel
@@ -31,10 +32,11 @@ class Place:
 
 
 class Peer:
-    """One daemon."""
+    """One daemon. It logs all that it can."""
 
     def __init__(self, place: Place, home: Path, join: str | None) -> None:
         self.place, self.home = place, home
+        self.log = home / LOG_FILE
         options = {"home": home, "name": place.name, "region": place.name.rstrip("0123456789")}
         argv = [*module_argv("ciuic_p2p", **options, listen=f"/ip4/{place.address}/tcp/0"), "--json", "--log-level", "debug"]
         argv.insert(3, "start")

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.children import Child, first_to_answer, module_argv
@@ -56,7 +57,7 @@ def ours(peers: Sequence[Peer], count: int, codec: str) -> Iterator[Contestant]:
             lap = lap_of_round([ask(peer, "rounds") for peer in peers], run, hashes.pop(), len(peers))
             if lap is None:
                 return None
-            return Lap(seconds=lap.seconds, parts={"trainer_s": max(fact["seconds"] for fact in told), **lap.parts})
+            return replace(lap, parts={"trainer_s": max(fact["seconds"] for fact in told), **lap.parts})
 
         yield race
 

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ciuic_p2p.core.codec_choice import POLICIES
-from ciuic_p2p.core.messages import Message
+from ciuic_p2p.core.codec_choice import AUTO, POLICIES
+from ciuic_p2p.core.messages import TOPOLOGIES, Message
 from ciuic_p2p.terms import PeerId, StateHash
 
 
@@ -123,8 +123,12 @@ class RunShape:
     """Of the whole tensor under each codec: the mean of what it takes as contribution and as result."""
     outer_learning_rate: float
     outer_momentum: float
+    topology: str = AUTO
+    """Of rounds; AUTO: the quickest."""
 
     def __post_init__(self) -> None:
+        if self.topology not in (AUTO, *TOPOLOGIES):
+            raise ValueError(f"there is no topology {self.topology!r}")
         if self.codec_policy not in (*POLICIES, *self.encoded_bytes):
             raise ValueError(f"there is no codec {self.codec_policy!r}")
 

@@ -16,6 +16,7 @@ from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, Sta
 
 LARGEST_COUNT = 1 << 36
 MOST_MEMBERS = 4096
+MOST_WAYS = 256
 LEAST_LINE_MBPS = 0.5
 """A slower line would make the others wait for it without end."""
 LARGEST_MBPS = 1e6
@@ -68,6 +69,18 @@ class LinkReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The sender's own share of what lies between its region and another one (core/cables.py)."""
+
+    region: str
+    mbps: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mbps <= LARGEST_MBPS:  # false for a NaN
+            raise ValueError("a way of an impossible rate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """What the sender's own access carries, and what it sees of the path between the two (core/pacing.py)."""
 
@@ -87,8 +100,12 @@ class Line:
     """The same of what it receives."""
     loses: bool
     """Much of what the sender sends to the receiver is lost."""
+    ways: tuple[Way, ...] = ()
+    """To other regions, where something between is narrower than the lines."""
 
     def __post_init__(self) -> None:
+        if len(self.ways) > MOST_WAYS:
+            raise ValueError("ways to more regions than there are")
         waits = (self.queued_ms, self.up_queued_ms, self.down_queued_ms)
         if not (0 < self.down_mbps <= LARGEST_MBPS and 0 <= self.spare_mbps <= LARGEST_MBPS):  # false for a NaN
             raise ValueError("a line that takes nothing, or more than there is")

@@ -8,7 +8,8 @@ three-regions.json 25 s a round instead of 7.5).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import Plan
@@ -23,6 +24,10 @@ USED_SHARE = 0.85
 """A window that moved so much of the capacity was limited by it; less says nothing about it."""
 SEARCH_GROWTH = 1.25
 """A window, until congestion was seen once."""
+FAST_GROWTH = 1.5
+"""Instead, from the second such window on, while nothing was ever cut: many lines carry about as much as the guess, but one
+that carries a quarter more is likely to carry much more. Below 1 / LIKELY_SHARE, so that its own queue is not taken for that of
+another line."""
 PROBE_GROWTH = 1.02
 CALM_WINDOWS = 10
 """So many full windows without congestion after the last one, and the search begins anew: the line has changed."""
@@ -35,6 +40,9 @@ SURE_WINDOWS = 2
 LIKELY_SHARE = 0.6
 UNLIKELY_WINDOWS = 5
 """With less under way than that share of the capacity, the queue is likely elsewhere; unless it stays."""
+CUT_WINDOWS = 4
+"""Of so many congested ones in a row, at most, a cut takes the mean: acknowledgements that come late, through the queue of the
+other direction, make a single window look a third smaller or larger than it was."""
 HOLD_WINDOWS = 2
 """After a cut: what was on its way is still seen to be queued."""
 GUESS_SHARE = 1.2
@@ -121,40 +129,59 @@ class Capacity:
         self.is_measured = is_fixed
         self._is_fixed = is_fixed
         self._searches = True
+        self._was_cut = False
         self._calm_windows = 0
         self._hold_windows = self._full_windows = 0
+        self._carried_mbps: deque[float] = deque(maxlen=CUT_WINDOWS)
+        """In the congested windows in a row up to now."""
 
     def add(self, moved_mbps: float, queued_ms: float, *, loses: bool) -> None:
         """One window in which so much was moved, lay in the queue before the line for so long, and was lost or not."""
         if self._is_fixed:
             return
         is_congested = loses or queued_ms > FULL_MS
-        self._full_windows = self._full_windows + 1 if is_congested else 0
+        self._count_congested(moved_mbps, is_congested=is_congested)
         if self._hold_windows:
             self._hold_windows -= 1
         elif is_congested:
             if not self.is_measured or self._full_windows >= (
                 SURE_WINDOWS if moved_mbps >= LIKELY_SHARE * self.mbps else UNLIKELY_WINDOWS
             ):
-                self._cut(moved_mbps)
+                self._cut(sum(self._carried_mbps) / len(self._carried_mbps))
         elif moved_mbps >= USED_SHARE * self.mbps and queued_ms < CLEAR_MS:
             self._grow(moved_mbps)
 
-    def _cut(self, moved_mbps: float) -> None:
+    def settle_at(self, mbps: float) -> None:
+        """Others who share the line and this peer agreed who gets what of it."""
+        self.mbps = min(max(mbps, LEAST_MBPS), MOST_MBPS)
+
+    def _count_congested(self, moved_mbps: float, *, is_congested: bool) -> None:
+        if not is_congested:
+            self._carried_mbps.clear()
+            self._full_windows = 0
+            return
+        self._carried_mbps.append(moved_mbps)
+        self._full_windows += 1
+
+    def _cut(self, carried_mbps: float) -> None:
         if self.is_measured:
-            self.mbps = max(min(DRAIN_SHARE * moved_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
+            self.mbps = max(min(DRAIN_SHARE * carried_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
             self._searches = False
         else:  # the first guess says nothing; under heavy loss a line carries less than it could: go on searching
-            self.mbps = max(min(GUESS_SHARE * moved_mbps, self.mbps), LEAST_MBPS)
-        self.is_measured, self._calm_windows = True, 0
+            self.mbps = max(min(GUESS_SHARE * carried_mbps, self.mbps), LEAST_MBPS)
+        self.is_measured, self._was_cut, self._calm_windows = True, True, 0
         self._hold_windows = HOLD_WINDOWS
 
     def _grow(self, moved_mbps: float) -> None:
         self._calm_windows += 1
         self._searches = self._searches or self._calm_windows >= CALM_WINDOWS
-        factor = SEARCH_GROWTH if self._searches else PROBE_GROWTH
-        self.mbps = min(max(factor * self.mbps, moved_mbps), MOST_MBPS)
+        self.mbps = min(max(self._growth() * self.mbps, moved_mbps), MOST_MBPS)
         self.is_measured = True
+
+    def _growth(self) -> float:
+        if not self._searches:
+            return PROBE_GROWTH
+        return FAST_GROWTH if self.is_measured and not self._was_cut else SEARCH_GROWTH
 
 
 def common_queue_ms(queued_ms: Collection[float]) -> float:
@@ -195,6 +222,47 @@ def demand_of(plan: Plan, me: PeerId) -> Demand:
     return Demand(sent, received_by)
 
 
+class Demands:
+    """What rounds move: each that is open, and of each run the last one that closed, while frames of it wait.
+
+    A round closes when no contributor needs it any more; listeners may still wait for their results.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], Demand] = {}
+        self._rests: dict[str, Demand] = {}
+
+    def open(self, run: str, epoch: int, demand: Demand) -> None:
+        self._open[run, epoch] = demand
+
+    def close(self, run: str, epoch: int) -> bool:
+        """False when it was not open."""
+        demand = self._open.pop((run, epoch), None)
+        if demand is not None:
+            self._rests[run] = demand
+        return demand is not None
+
+    def forget_rests(self, waits_for: Callable[[PeerId], bool]) -> None:
+        """Of those to whom nothing is under way any more."""
+        for run, demand in list(self._rests.items()):
+            if not any(waits_for(peer) for peer in demand.sent):
+                self._rests.pop(run, None)
+
+    def now(self, waiting: Collection[PeerId]) -> list[Demand]:
+        """Towards `waiting` only: what others leave of the line up is for these.
+
+        No rest of a run that has an open round: its frames go with those of that round.
+        """
+        opened = list(self._open.items())
+        busy_runs = {run for (run, _), _ in opened}
+        rests = [demand for run, demand in list(self._rests.items()) if run not in busy_runs]
+        return [_among(demand, waiting) for demand in (*(demand for _, demand in opened), *rests)]
+
+
+def _among(demand: Demand, peers: Collection[PeerId]) -> Demand:
+    return Demand({peer: values for peer, values in demand.sent.items() if peer in peers}, demand.received_by)
+
+
 def lanes_for(mbps: float, rtt_ms: float) -> int:
     """How many connections carry that rate over such a path, each with no more than LANE_WINDOW_BYTES on the way."""
     if rtt_ms < FAR_MS:
@@ -204,12 +272,18 @@ def lanes_for(mbps: float, rtt_ms: float) -> int:
 
 
 def pair_rates(
-    demands: list[Demand], up_mbps: float, down_mbps: Mapping[PeerId, float], room_mbps: Mapping[PeerId, float]
+    demands: list[Demand],
+    up_mbps: float,
+    down_mbps: Mapping[PeerId, float],
+    room_mbps: Mapping[PeerId, float],
+    crossing_mbps: Callable[[Mapping[PeerId, int]], Mapping[PeerId, float]] = lambda _sent: {},
 ) -> dict[PeerId, float]:
     """Mbit/s from this peer to each one that it sends to: its share of the line up, and of their line down.
 
     down_mbps: of their lines. room_mbps: what they could take from this peer now, for others do not use their shares.
-    All of a round's transfers then end together, which is the quickest when the spans follow the capacities.
+    crossing_mbps: what is sent to each → what the cables on the way leave for it, where they are a limit.
+    All of a round's transfers then end together, which is the quickest when the spans follow the capacities. What one cannot
+    use of its share of the line up, because their line or a cable is narrower, is the others'.
     """
     sent: dict[PeerId, int] = {}
     received_by: dict[PeerId, int] = {}
@@ -217,10 +291,25 @@ def pair_rates(
         for peer, values in demand.sent.items():
             sent[peer] = sent.get(peer, 0) + values
             received_by[peer] = received_by.get(peer, 0) + demand.received_by[peer]
-    in_all = sum(sent.values())
-    rates = {}
-    for peer, values in sent.items():
-        if values > 0:
-            of_mine, of_theirs = up_mbps * values / in_all, max(down_mbps[peer] * values / received_by[peer], room_mbps[peer])
-            rates[peer] = max(min(of_mine, of_theirs), LEAST_MBPS)
-    return rates
+    sent = {peer: values for peer, values in sent.items() if values > 0}
+    crossing = crossing_mbps(sent)
+    most_mbps = {
+        peer: min(max(down_mbps[peer] * values / received_by[peer], room_mbps[peer]), crossing.get(peer, math.inf))
+        for peer, values in sent.items()
+    }
+    return {peer: max(mbps, LEAST_MBPS) for peer, mbps in _share_out(up_mbps, sent, most_mbps).items()}
+
+
+def _share_out(mbps: float, weights: Mapping[PeerId, int], most_mbps: Mapping[PeerId, float]) -> dict[PeerId, float]:
+    """In proportion to the weights, to none more than its most: what that leaves is for the others."""
+    shares: dict[PeerId, float] = {}
+    open_weights = dict(weights)
+    while open_weights:
+        level = max(mbps - sum(shares.values()), 0.0) / sum(open_weights.values())
+        full = [peer for peer, weight in open_weights.items() if most_mbps[peer] <= level * weight]
+        if not full:
+            return shares | {peer: level * weight for peer, weight in open_weights.items()}
+        for peer in full:
+            shares[peer] = most_mbps[peer]
+            del open_weights[peer]
+    return shares

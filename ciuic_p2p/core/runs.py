@@ -559,6 +559,7 @@ class RunMachine:
                 count=shape.count,
                 encoded_bytes=shape.encoded_bytes[choice.codec],
                 codec=choice.codec,
+                wanted=shape.topology,
                 previous=self._topology_before,
                 correction=self.correction,
             ),

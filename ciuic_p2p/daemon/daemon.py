@@ -16,9 +16,10 @@ from ciuic_p2p.config import DaemonConfig, socket_path
 from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.membership import Membership, bind
 from ciuic_p2p.core.messages import Line, decode
-from ciuic_p2p.core.pacing import Capacity
+from ciuic_p2p.core.pacing import FIRST_GUESS_MBPS, Capacity
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.records import PeerRecord, encode_record
+from ciuic_p2p.core.sampling import sample_peers
 from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
 from ciuic_p2p.daemon.capacity import read_capacity
@@ -76,7 +77,7 @@ class Daemon:
         self._sessions = Sessions(self._identity.private_key, self._membership, self, self._sessions_settings())
         self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self)
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
-        self._pacemaker = Pacemaker(self._sessions, self._neighbours.rtt_ms, *self._line())
+        self._pacemaker = Pacemaker(self._sessions, self.peer_id, self._neighbours.rtt_ms, self._region_of, *self._line())
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._started_at_s = round(time.time())
@@ -155,11 +156,13 @@ class Daemon:
         )
 
     def _care_for_links(self) -> None:
-        self._neighbours.report_links()
-        network = self._network_measured()
-        self._runs.update_links(network.links, network.places, network.lines_mbps)
+        everyone = (self.peer_id, *self._neighbours.present())
+        sampled = sample_peers(self.peer_id, {peer: self._region_of(peer) for peer in everyone})
+        self._neighbours.report_links(sampled)
+        self._runs.update_network(self._network_measured())
         if not any(host.is_busy() for host in self._runs.hosts()):
-            self._neighbours.time_links()
+            line_mbps = self._pacemaker.lines_mbps(self.peer_id).get(self.peer_id, FIRST_GUESS_MBPS)
+            self._neighbours.time_links(sampled, line_mbps)
 
     def _network_measured(self) -> Network:
         """What plans are made by."""
@@ -167,7 +170,11 @@ class Daemon:
             links=self._neighbours.links(),
             places=self._neighbours.places() | {self.peer_id: Place(self.config.name, self.config.region)},
             lines_mbps=self._pacemaker.lines_mbps(self.peer_id),
+            cables_mbps=self._pacemaker.cables_mbps(),
         )
+
+    def _region_of(self, peer: PeerId) -> str:
+        return self.config.region if peer == self.peer_id else self._neighbours.region_of(peer)
 
     def _remember_addresses(self) -> None:
         """So that this peer finds the swarm again when everyone it once joined by is gone."""

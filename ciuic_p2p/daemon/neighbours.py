@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,11 +19,12 @@ from ciuic_p2p.core.liveness import MOST_SUSPECTS, Liveness
 from ciuic_p2p.core.measuring import GoodputMeter, RttMeter
 from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, Suspects, encode
 from ciuic_p2p.core.records import PeerRecord, decode_record
+from ciuic_p2p.core.sampling import probing_period_s
 from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.errors import AddressUnusable, MalformedMessage, PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.transport import OutgoingFrame
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ PROBE_FRAME_BYTES = 64 << 10
 PROBE_FRAMES = 8
 """Half a MiB: enough for a first figure, little beside one round."""
 PROBE_AGAIN_S = 300.0
-"""A link that carried nothing for so long is timed again."""
+"""A link that carried nothing for so long is timed again, or later on a slow line."""
 MOST_RECORDS_KNOWN = 256
 
 
@@ -193,6 +194,7 @@ class Neighbours:
             while len(probes) >= MOST_PROBES_UNANSWERED:
                 probes.pop(next(iter(probes)))
             probes[self._number] = now
+            log.debug("ping.sent", peer=peer, number=self._number)
             self._send(peer, Ping(number=self._number))
 
     def _tell_suspects(self) -> None:
@@ -206,20 +208,22 @@ class Neighbours:
     def _suspects(self) -> Suspects:
         return Suspects(peers=tuple(sorted(self._suspects_told)[:MOST_SUSPECTS]))
 
-    def time_links(self) -> None:
-        """Sends a small burst over links that carried nothing for long; the receiver times it."""
+    def time_links(self, sampled: Collection[PeerId], line_mbps: float) -> None:
+        """Sends a small burst over those links that carried nothing for long; the receiver times it."""
         now = time.monotonic()
+        period_s = probing_period_s(len(sampled), PROBE_FRAMES * PROBE_FRAME_BYTES, line_mbps, PROBE_AGAIN_S)
         for peer in self._liveness.open_peers():
             neighbour = self.known[peer]
-            if now - neighbour.timed_s > PROBE_AGAIN_S and self.sessions is not None:
+            if peer in sampled and now - neighbour.timed_s > period_s and self.sessions is not None:
                 neighbour.timed_s = now
                 header = FrameHeader(kind=FrameKind.PROBE, codec=0, run=bytes(8), epoch=0, term=0, part=0)
                 frames = [OutgoingFrame(header, lambda: bytes(PROBE_FRAME_BYTES))] * PROBE_FRAMES
                 with contextlib.suppress(PeerUnreachable):
                     self.sessions.send_frames(peer, frames)
 
-    def report_links(self) -> None:
-        report = LinkReport(links=tuple(self._measure(peer) for peer in self.present()))
+    def report_links(self, sampled: Collection[PeerId]) -> None:
+        """To all, of these links."""
+        report = LinkReport(links=tuple(self._measure(peer) for peer in self.present() if peer in sampled))
         for peer in self._liveness.open_peers():
             self._send(peer, report)
 
@@ -239,6 +243,10 @@ class Neighbours:
             found[peer, self.me] = Link(measure.rtt_ms, measure.jitter_ms, measure.goodput_mbps)
             found.setdefault((self.me, peer), Link(measure.rtt_ms, measure.jitter_ms, 0.0))
         return found
+
+    def region_of(self, peer: PeerId) -> str:
+        neighbour = self.known.get(peer)
+        return neighbour.record.region if neighbour is not None and neighbour.record is not None else UNKNOWN_REGION
 
     def places(self) -> dict[PeerId, Place]:
         """Of the others whose record is here."""
@@ -264,6 +272,7 @@ class Neighbours:
         sent_s = self.known[peer].probes.pop(number, None)
         if sent_s is not None:
             self.known[peer].rtt.add((now - sent_s) * 1000)
+            log.debug("ping.answered", peer=peer, number=number, seconds=round(now - sent_s, 4))
 
     def _send(self, peer: PeerId, message: Message) -> None:
         if self.sessions is not None:

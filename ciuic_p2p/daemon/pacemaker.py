@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from ciuic_p2p.core.messages import Line, Plan, encode
+from ciuic_p2p.core.cables import Cables, CrossingFlow, Crossings, crossings_of, is_region, sum_of_shares
+from ciuic_p2p.core.messages import Line, Plan, Way, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
     LEAST_MBPS,
     Capacity,
     DelayMeter,
-    Demand,
+    Demands,
     FlowWindow,
     common_queue_ms,
     demand_of,
@@ -44,7 +45,7 @@ NEAR_MS = 2.0
 FETCH_SHARE = 0.25
 """Of the line up, for newcomers that take the state while a round is under way."""
 IDLE_SHARE = 0.5
-"""Of the slower line, for what no plan foresaw: probes, a round's rest."""
+"""Of the slower line, for what no plan foresaw, such as probes."""
 
 
 @dataclass(slots=True)
@@ -68,19 +69,34 @@ class _Flow:
     down_queued_ms: float = 0.0
     loses: bool = False
     """Much of what it sends here is lost."""
+    ways: tuple[Way, ...] = ()
+    """What it found between its region and others."""
 
 
 class Pacemaker:
     """For all runs of this peer."""
 
-    def __init__(self, sessions: Sessions, rtt_ms: Callable[[PeerId], float], up: Capacity, down: Capacity) -> None:
-        """rtt_ms: of a peer as probed, 0 while unknown."""
+    def __init__(
+        self,
+        sessions: Sessions,
+        me: PeerId,
+        rtt_ms: Callable[[PeerId], float],
+        region_of: Callable[[PeerId], str],
+        up: Capacity,
+        down: Capacity,
+    ) -> None:
+        """rtt_ms: of a peer as probed, 0 while unknown. region_of: any peer, this one too."""
         self._sessions = sessions
+        self._me = me
+        self._region_of = region_of
+        self._cables = Cables()
         self._rtt_ms = rtt_ms
         self._up, self._down = up, down
         self._loop = asyncio.get_running_loop()
         self._flows: dict[PeerId, _Flow] = {}
-        self._demands: dict[tuple[str, int], Demand] = {}
+        self._demands = Demands()
+        self._crossings: dict[str, Crossings] = {}
+        """Of each run's newest round."""
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
@@ -90,11 +106,12 @@ class Pacemaker:
     # -- what is to be sent: from any thread ---------------------------------------------------------------------------
 
     def round_opened(self, plan: Plan, me: PeerId) -> None:
-        self._demands[plan.run, plan.epoch] = demand_of(plan, me)
+        self._crossings[plan.run] = crossings_of(plan, self._region_of(me), self._region_of)
+        self._demands.open(plan.run, plan.epoch, demand_of(plan, me))
         self._apply_soon()
 
     def round_closed(self, run: str, epoch: int) -> None:
-        if self._demands.pop((run, epoch), None) is not None:
+        if self._demands.close(run, epoch):
             self._apply_soon()
 
     def state_asked(self, peer: PeerId, donors: int) -> None:
@@ -110,7 +127,7 @@ class Pacemaker:
     def line_told(self, peer: PeerId, line: Line) -> None:
         flow = self._flows.setdefault(peer, _Flow())
         flow.down_mbps, flow.line_mbps = max(line.down_mbps, LEAST_MBPS), line.line_mbps
-        flow.loses, flow.spare_mbps = line.loses, line.spare_mbps
+        flow.loses, flow.spare_mbps, flow.ways = line.loses, line.spare_mbps, line.ways
         flow.sent_queued_ms, flow.up_queued_ms, flow.down_queued_ms = line.queued_ms, line.up_queued_ms, line.down_queued_ms
         flow.delay.add(line.sent_at_ms, self._loop.time())
         self._apply()
@@ -119,6 +136,11 @@ class Pacemaker:
         """What each peer's line carries in its slower direction, where that was measured."""
         found = {peer: flow.line_mbps for peer, flow in self._flows.items()} | {me: self._line_mbps()}
         return {peer: mbps for peer, mbps in found.items() if mbps > 0}
+
+    def cables_mbps(self) -> dict[tuple[str, str], float]:
+        """(from region, to region) → what lies between carries, where that is less than the lines do."""
+        ways = {peer: flow.ways for peer, flow in self._flows.items()} | {self._me: self._cables.ways()}
+        return sum_of_shares(ways, self._region_of)
 
     def introduce(self, peer: PeerId) -> None:
         """To a peer that has just come."""
@@ -145,11 +167,13 @@ class Pacemaker:
                 flow.delay.queued_ms = flow.sent_queued_ms = 0.0
         self._judge_up({peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES})
         self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
+        self._judge_cables({peer: w for peer, w in far.items() if w.sent_bytes >= LEAST_WINDOW_BYTES})
         self._log(far)
         for peer, window in windows.items():
             self._tell(peer, loses=window.loses)
         for peer in [peer for peer in self._fetches if not self._sessions.waits_for(peer)]:
             del self._fetches[peer]
+        self._demands.forget_rests(self._sessions.waits_for)
         self._apply()
 
     def _read(self, peer: PeerId, seconds: float) -> FlowWindow:
@@ -165,22 +189,41 @@ class Pacemaker:
         )
 
     def _judge_up(self, sending: Mapping[PeerId, FlowWindow]) -> None:
-        flows = [self._flows[peer] for peer in sending]
+        behind_cables = {way.region for way in self._cables.ways()}
+        flows = [self._flows[peer] for peer in sending if self._region_of(peer) not in behind_cables]  # others wait there
         self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
         alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
-        if flows:
+        if sending:
             moved_mbps = total_sent_mbps(sending.values())
-            loses = most([window.loses for window in sending.values()])
+            loses = bool(flows) and most([window.loses for window in sending.values()])
             self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
     def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
-        flows = [self._flows[peer] for peer in receiving]
+        here = self._region_of(self._me)
+        all_flows = [self._flows[peer] for peer in receiving]
+        flows = [flow for flow in all_flows if all(way.region != here for way in flow.ways)]
         self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
         moved_mbps = sum(window.received_mbps for window in receiving.values())
-        if flows:
+        if receiving:
             loses = len(flows) > 1 and most([flow.loses for flow in flows])
             self._down.add(moved_mbps, self._down_queued_ms, loses=loses)
-        self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(flows), 1)
+        self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(receiving), 1)
+
+    def _judge_cables(self, sending: Mapping[PeerId, FlowWindow]) -> None:
+        here, crossing = self._region_of(self._me), dict[str, list[CrossingFlow]]()
+        for peer, window in sending.items():
+            flow, region = self._flows[peer], self._region_of(peer)
+            if is_region(here) and is_region(region) and region != here:
+                queued_ms = flow.sent_queued_ms - self._up_queued_ms - flow.down_queued_ms
+                crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
+        for region, flows in crossing.items():
+            self._cables.judge(region, flows, self._up.mbps)
+        for crossings in list(self._crossings.values()):
+            for region, sent in crossings.items():
+                self._cables.settle(region, sent, self._told_of(region), self._me)
+
+    def _told_of(self, region: str) -> dict[PeerId, float]:
+        return {peer: way.mbps for peer, flow in self._flows.items() for way in flow.ways if way.region == region}
 
     def _tell(self, peer: PeerId, *, loses: bool) -> None:
         line = Line(
@@ -192,6 +235,7 @@ class Pacemaker:
             up_queued_ms=self._up_queued_ms,
             down_queued_ms=self._down_queued_ms,
             loses=loses,
+            ways=self._cables.ways(),
         )
         with contextlib.suppress(PeerUnreachable):
             self._sessions.send_message(peer, encode(line))
@@ -209,6 +253,7 @@ class Pacemaker:
                 down_mbps=round(self._down.mbps, 1),
                 up_queued_ms=round(self._up_queued_ms),
                 down_queued_ms=round(self._down_queued_ms),
+                ways={way.region: round(way.mbps, 1) for way in self._cables.ways()},
                 flows=flows,
             )
 
@@ -223,12 +268,15 @@ class Pacemaker:
         fetching = {peer: donors for peer, donors in self._fetches.items() if peer in connected}
         rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
         waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
-        demands = [_among(demand, waiting) for demand in list(self._demands.values())]
         for_rounds = self._up.mbps * (1 - FETCH_SHARE) if fetching else self._up.mbps
-        rates = pair_rates(demands, for_rounds, downs, rooms)
+        demands = self._demands.now({peer for peer in waiting if not self._is_near(peer)})
+        rates = pair_rates(demands, for_rounds, downs, rooms, lambda sent: self._cables.limits(sent, self._region_of))
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
+        if fetching:
+            limits = self._cables.limits(rates, self._region_of)
+            rates = {peer: min(mbps, limits.get(peer, mbps)) for peer, mbps in rates.items()}
         for peer in connected:
             if self._is_near(peer):
                 self._sessions.pace(peer, None)
@@ -236,8 +284,3 @@ class Pacemaker:
             mbps = rates.get(peer, IDLE_SHARE * min(self._up.mbps, downs[peer]))
             self._sessions.pace(peer, mbps)
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
-
-
-def _among(demand: Demand, peers: Collection[PeerId]) -> Demand:
-    """What others leave of the line up is for these: those who have been sent everything need nothing."""
-    return Demand({peer: values for peer, values in demand.sent.items() if peer in peers}, demand.received_by)

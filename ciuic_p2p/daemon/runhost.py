@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,9 +24,9 @@ from blake3 import blake3
 from ciuic_p2p.core import events as e
 from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Transcript, encode
+from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
-from ciuic_p2p.core.topology import Links, Places
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
@@ -139,9 +139,10 @@ class RunHost:
             case _:
                 self.handle(e.MessageReceived(sender=sender, message=message))
 
-    def update_links(self, links: Links, places: Places, lines_mbps: Mapping[PeerId, float]) -> None:
+    def update_network(self, network: Network) -> None:
         """What the next plan is made by."""
-        self._machine.links, self._machine.places, self._machine.lines_mbps = links, places, lines_mbps
+        self._machine.links, self._machine.places = network.links, network.places
+        self._machine.lines_mbps, self._machine.cables_mbps = network.lines_mbps, network.cables_mbps
 
     def is_busy(self) -> bool:
         """A round's bytes are under way: the links are not to be disturbed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -24,7 +24,7 @@ from ciuic_p2p.core.messages import (
     StateOffer,
     Transcript,
 )
-from ciuic_p2p.core.topology import Links, Places
+from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.seat import Seat
 from ciuic_p2p.local.protocol import Attach, Position, Progress
@@ -156,9 +156,9 @@ class Runs:
         for host in self._hosts.values():
             host.tick()
 
-    def update_links(self, links: Links, places: Places, lines_mbps: Mapping[PeerId, float]) -> None:
+    def update_network(self, network: Network) -> None:
         for host in self._hosts.values():
-            host.update_links(links, places, lines_mbps)
+            host.update_network(network)
 
     def close(self) -> None:
         for host in self._hosts.values():

@@ -7,8 +7,9 @@ import time
 
 import numpy as np
 
-from ciuic_p2p.core.codec_choice import POLICIES
+from ciuic_p2p.core.codec_choice import AUTO, POLICIES
 from ciuic_p2p.core.events import RunShape
+from ciuic_p2p.core.messages import TOPOLOGIES
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.versions import Version
 from ciuic_p2p.errors import ConfigError
@@ -31,6 +32,8 @@ class Seat:
         settings = attach.strategy
         OuterOptimizer(learning_rate=settings.outer_learning_rate, momentum=settings.outer_momentum)
         _require_known(settings.codec)
+        if settings.topology not in (AUTO, *TOPOLOGIES):
+            raise ConfigError(f"there is no topology {settings.topology!r}", f"use {', '.join((AUTO, *TOPOLOGIES))}")
         self.shape = RunShape(
             layout=f"{self.layout.fingerprint} η={settings.outer_learning_rate} μ={settings.outer_momentum}",
             count=self.layout.count,
@@ -39,6 +42,7 @@ class Seat:
             encoded_bytes=_encoded_bytes(self.layout),
             outer_learning_rate=settings.outer_learning_rate,
             outer_momentum=settings.outer_momentum,
+            topology=settings.topology,
         )
         self.is_attached = False
         """It was told so; before that it waits for the run's state."""

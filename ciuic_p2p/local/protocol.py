@@ -36,9 +36,12 @@ class StrategySettings:
     """A codec's name, or "auto" or "source": how the leader of a round chooses one."""
     outer_learning_rate: float
     outer_momentum: float
+    topology: str = "auto"
+    """Of rounds, or "auto": the leader of a round takes the quickest."""
 
     def __post_init__(self) -> None:
         checks.word("strategy.name", self.name)
+        checks.word("strategy.topology", self.topology)
         checks.whole("strategy.inner_steps", self.inner_steps, least=1, most=1_000_000)
         checks.word("strategy.codec", self.codec)
         checks.number("strategy.outer_learning_rate", self.outer_learning_rate, least=0.0, most=100.0)

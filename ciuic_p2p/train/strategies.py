@@ -24,6 +24,10 @@ class DiLoCo:
     outer_momentum: float = 0.6
     """Nesterov. Right for runs of some tens of rounds; 0.9 with over a hundred rounds of a language model."""
 
+    topology: str = "auto"
+    """Which way averages travel: "auto" (what the measured network makes quickest), "butterfly", "star", "hierarchical",
+    "ring". One that is impossible for the peers or the codec there are is not insisted on."""
+
     def __post_init__(self) -> None:
         try:
             self.settings()
@@ -39,4 +43,5 @@ class DiLoCo:
             codec=self.codec,
             outer_learning_rate=self.outer_learning_rate,
             outer_momentum=self.outer_momentum,
+            topology=self.topology,
         )

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ciuic_p2p.core.messages import HIERARCHICAL, RING, STAR, TOPOLOGIES, Plan, decode, encode
+from ciuic_p2p.core.parts import choose_part_values, cut_parts
 from ciuic_p2p.core.planning import planner
 from ciuic_p2p.core.planning.correction import Correction
-from ciuic_p2p.core.planning.hierarchy import EDGE_SHARE
-from ciuic_p2p.core.planning.network import Network
+from ciuic_p2p.core.planning.cost import forecast
+from ciuic_p2p.core.planning.hierarchy import EDGE_SHARE, draft_hierarchy, share_regions, survey_regions
+from ciuic_p2p.core.planning.network import Network, quantise, survey_ground
 from ciuic_p2p.core.planning.planner import Planned, RoundToPlan, plan_round
 from ciuic_p2p.core.planning.rates import count_pair_values, pair_rates_mbps
 from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Link, Place
@@ -63,7 +65,7 @@ def cases(draw: Any, codecs: tuple[str, ...] = ("float32", "int4", "onebit")) ->
         encoded_bytes=count * {"float32": 4.0, "int4": 0.515, "onebit": 0.34}[codec],
         codec=codec,
         previous=draw(st.sampled_from(TOPOLOGIES)),
-        correction=Correction({HIERARCHICAL: (rng.uniform(0.2, 5),)}) if draw(st.booleans()) else Correction(),
+        correction=Correction(((HIERARCHICAL, rng.uniform(0.2, 5)),)) if draw(st.booleans()) else Correction(),
     )
     return Case(wanted, network, seed)
 
@@ -138,7 +140,8 @@ def test_every_contributor_has_one_way_to_every_owner(case: Case, topology: str)
                 here, steps = above, steps + 1
                 assert steps < len(plan.contributors)
     assert planned.patience_s >= max(LEAST_PATIENCE_S, planned.predicted_s)
-    assert planned.values_per_s > 0
+    part_values = choose_part_values(plan.count, len(plan.contributors), planned.values_per_s)
+    assert cut_parts(dataclasses.replace(plan, part_values=part_values)) or not plan.count
 
 
 @given(cases(codecs=("float32",)), st.sampled_from(TOPOLOGIES))
@@ -228,3 +231,25 @@ def test_who_has_a_poor_line_for_its_region_carries_nothing(case: Case) -> None:
         for peer in members:
             if case.network.lines_mbps[peer] < EDGE_SHARE / 1.5 * lines[(len(lines) - 1) // 2]:
                 assert peer not in carrying
+
+
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=100, deadline=None)
+def test_a_hierarchy_takes_little_more_than_its_linear_programme_allows(seed: int) -> None:
+    rng = random.Random(seed)
+    peers = [PeerId(f"12D3KooW{number:03d}") for number in range(rng.randrange(3, 30))]
+    labels = [f"r{number}" for number in range(rng.randrange(2, 6))]
+    network = Network(
+        places={peer: Place(peer, rng.choice(labels)) for peer in peers},
+        lines_mbps={peer: quantise(10 ** rng.uniform(2, rng.uniform(2, 4))) for peer in peers},
+        cables_mbps={(a, b): quantise(10 ** rng.uniform(1, 4)) for a in labels for b in labels if a != b},
+    )
+    measured = survey_ground(network, peers, ())
+    ground = dataclasses.replace(measured, lines_mbps=measured.planned_mbps)
+    draft = draft_hierarchy(ground, 10**8, 4e8)
+    if draft is None:
+        return
+    regions = survey_regions(ground, 4e8 * 8e-6)
+    _, least_s = share_regions(ground, regions, {pair: mbps / (4e8 * 8e-6) for pair, mbps in ground.cables_mbps.items()})
+    transfer_s = forecast(draft, ground, 10**8, 4e8, "float32", str).transfer_s
+    assert least_s * (1 - 1e-6) <= transfer_s <= 1.25 * least_s

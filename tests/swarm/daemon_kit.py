@@ -90,10 +90,10 @@ class PeerProcess:
     def is_over(self) -> bool:
         return self._started().poll() is not None
 
-    def view(self, what: str) -> Any:
+    def view(self, what: str, **options: Any) -> Any:
         """What the command line shows. Raises NoDaemon, DaemonGone."""
         with open_channel(self.home) as channel:
-            return channel.ask(AskView(what=what), View).value
+            return channel.ask(AskView(what=what, options=options), View).value
 
     def alive(self) -> set[str]:
         """Names of the peers that it finds alive, itself included."""

@@ -9,6 +9,9 @@ import pytest
 from daemon_kit import Daemons, PeerProcess, daemons, wait_for
 from trainer_kit import ENDLESS, PARTS, TrainerProcess
 
+from ciuic_p2p.core.messages import TOPOLOGIES
+from ciuic_p2p.errors import LocalError
+
 VALUES = 200_000
 
 
@@ -38,9 +41,20 @@ def test_the_link_that_was_measured_chooses_the_codec_and_all_see_why(peers: lis
         trainer.leave()
     mine, theirs = measured(peers[0]), measured(peers[1])
     assert all(mine[epoch] == theirs[epoch] for epoch in mine.keys() & theirs.keys())
+    assert all(row["topology"] in TOPOLOGIES and row["model_error"] > 0 for row in peers[0].rounds(run).values())
     way = r"from (us to eu|eu to us)"
     assert all(re.match(rf"auto: at [\d.]+ Mbit/s {way} int4 is [\d.]+ times as fast as ", reason) for reason in mine.values())
     assert {row["codec"] for row in peers[0].rounds(run).values()} == {"int4"}
+
+
+def test_a_plan_is_for_all_who_are_here(peers: list[PeerProcess]) -> None:
+    foreseen = [peer.view("plan", size_bytes=100_000_000, step_s=0.5) for peer in peers]
+    for plan in foreseen:
+        assert {row["name"] for region in plan["regions"] for row in region["peers"]} == {"us", "eu"}
+        assert plan["predicted_s"] > 0
+        assert plan["inner_steps"]["steps"] >= 1
+    with pytest.raises(LocalError, match="--size"):
+        peers[0].view("plan")
 
 
 def test_the_codec_that_was_named_is_used_and_called_so(peers: list[PeerProcess]) -> None:

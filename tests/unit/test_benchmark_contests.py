@@ -15,6 +15,7 @@ from benchmarks.contestants.drivers import cue_until_whole
 from benchmarks.contestants.tensors import is_mean_of_all, values_of
 from benchmarks.contests import Contest, Flags
 from benchmarks.laps import Lap
+from benchmarks.pings import Ping
 from ciuic_p2p.errors import LocalError
 from ciuic_p2p.tensors.codecs.registry import codec_by_name
 
@@ -32,7 +33,14 @@ class Recorded:
     def compare(self, names: Sequence[str], count: int, terms: Terms) -> dict[str, list[Lap]]:
         assert terms == TERMS
         self.asked.append((list(names), count))
-        return {name: [Lap(seconds=seconds) for seconds in SECONDS[name]] for name in names}
+        return {
+            name: [Lap(seconds=seconds, began_at=100.0 * number) for number, seconds in enumerate(SECONDS[name])]
+            for name in names
+        }
+
+    def pings(self) -> list[Ping]:
+        sent = [(0.5, 0.3), (1.5, 0.9), (50.0, 8.0), (103.0, 0.2), (200.0, 0.1), (200.9, 0.7)]
+        return [Ping(sent_at=at, seconds=seconds, is_answered=True) for at, seconds in sent]
 
 
 def test_times_faster_divides_rounds_that_followed_each_other() -> None:
@@ -65,6 +73,15 @@ def test_share_of_the_limit_is_better_when_high() -> None:
     assert contest.share_of_limit("float32", 1.0, lambda _size: 1.0, 0.5)().value == 0.5
     assert contest.share_of_limit("float32", 1.0, lambda _size: 1.0, 0.5)().holds
     assert not contest.share_of_limit("float32", 1.0, lambda _size: 1.0, 0.6)().holds
+
+
+def test_the_slowest_ping_of_each_round_is_a_sample() -> None:
+    contest = Contest(Recorded(), FLAGS)
+    figure = contest.slowest_ping("float32", 1.0, 0.1, 0.5)()
+    assert list(figure.samples) == pytest.approx([0.8, 0.1, 0.6])
+    assert not figure.holds
+    assert figure.parts == pytest.approx({"median_extra_s": 0.2, "pings": 5, "float32_s": 2.0})
+    assert contest.slowest_ping("float32", 1.0, 0.1, 0.6)().holds
 
 
 def test_another_size_than_the_figure_s_own_has_no_goal() -> None:

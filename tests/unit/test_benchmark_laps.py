@@ -30,7 +30,7 @@ def test_a_round_lasts_from_the_last_beginning_to_the_last_end() -> None:
     assert slowest_s([1.0, 3.0], [4.0, 3.5]) == 1.0
     views = [[row(), row(state_hash="later")], [row(began_at=101.5, seconds=1.0, bytes_sent=5_000_000)]]
     found = lap_of_round(views, "r", "abc", peers=2)
-    assert found == lap(1.0, predicted_s=1.0, sent_mb=5.0)
+    assert found == Lap(seconds=1.0, began_at=101.5, parts={"predicted_s": 1.0, "sent_mb": 5.0})
 
 
 @pytest.mark.parametrize(

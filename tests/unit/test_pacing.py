@@ -14,9 +14,11 @@ from ciuic_p2p.core.messages import Plan, Span
 from ciuic_p2p.core.pacing import (
     CALM_WINDOWS,
     CLEAR_MS,
+    CUT_WINDOWS,
     DRAIN_SHARE,
     FAR_LANES,
     FAR_MS,
+    FAST_GROWTH,
     FIRST_GUESS_MBPS,
     FULL_MS,
     GUESS_SHARE,
@@ -38,7 +40,9 @@ from ciuic_p2p.core.pacing import (
     Capacity,
     DelayMeter,
     Demand,
+    Demands,
     FlowWindow,
+    _share_out,
     common_queue_ms,
     demand_of,
     lanes_for,
@@ -77,11 +81,19 @@ def test_a_new_capacity_is_a_guess() -> None:
     assert (capacity.mbps, capacity.is_measured) == (FIRST_GUESS_MBPS, False)
 
 
-def test_full_clear_windows_are_a_search() -> None:
+def test_full_clear_windows_are_a_search_that_soon_gets_faster() -> None:
     capacity = Capacity(8.0)
     full_and_clear(capacity, 4)
-    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH**4)
+    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH * FAST_GROWTH**3)
     assert capacity.is_measured
+
+
+def test_a_guess_that_was_cut_is_left_at_the_slower_pace() -> None:
+    capacity = Capacity()
+    congested(capacity, 8.0 / GUESS_SHARE)
+    full_and_clear(capacity, HOLD_WINDOWS)
+    full_and_clear(capacity, 3)
+    assert capacity.mbps == pytest.approx(8 * SEARCH_GROWTH**3)
 
 
 def test_what_was_moved_was_possible() -> None:
@@ -148,11 +160,24 @@ def test_after_a_cut_nothing_moves_while_the_old_queue_drains() -> None:
     after = capacity.mbps
     assert after == DRAIN_SHARE * 20.0
     # when the windows of the queue that was there already follow, then they cut nothing more,
-    congested(capacity, 10.0, HOLD_WINDOWS)
+    congested(capacity, 18.0, HOLD_WINDOWS)
     assert capacity.mbps == after
     # but what is still congested then is so because of the new rate.
-    congested(capacity, after)
-    assert capacity.mbps == pytest.approx(DRAIN_SHARE * after)
+    congested(capacity, 19.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * (20.0 + 2 * 18.0 + 19.0) / CUT_WINDOWS)
+
+
+def test_a_cut_takes_the_mean_of_the_last_congested_windows() -> None:
+    # Given windows whose acknowledgements came late and early, then the line is held for what it carried in all of them,
+    capacity = measured_20_mbps()
+    congested(capacity, 13.0)
+    congested(capacity, 19.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * 16.0)
+    # and for nothing that was moved before the queue was last empty.
+    full_and_clear(capacity)
+    congested(capacity, 13.0)
+    congested(capacity, 14.0)
+    assert capacity.mbps == pytest.approx(DRAIN_SHARE * 13.5)
 
 
 def test_after_congestion_it_probes_gently_and_searches_again_when_all_stays_calm() -> None:
@@ -407,6 +432,36 @@ def test_a_stranger_to_the_plan_sends_nothing() -> None:
     assert not any(demand_of(make_plan([10, 20]), PeerId("stranger")).sent.values())
 
 
+def test_what_a_closed_round_has_left_to_send_is_demanded_until_it_was_sent() -> None:
+    # Given an owner whose round closed while a listener waits for its results,
+    owner, listener = PeerId("owner"), PeerId("listener")
+    demand = Demand({listener: 1000, owner: 10}, {listener: 1000, owner: 10})
+    demands = Demands()
+    demands.open("run", 3, demand)
+    assert demands.close("run", 3)
+    # then that is demanded still, towards those who wait,
+    assert demands.now({listener}) == [Demand({listener: 1000}, demand.received_by)]
+    demands.forget_rests(lambda peer: peer == listener)
+    assert demands.now({listener}) != []
+    # and no more when it was sent.
+    demands.forget_rests(lambda _peer: False)
+    assert demands.now({listener}) == []
+    assert not demands.close("run", 3)
+
+
+def test_an_open_round_stands_for_what_is_left_of_the_one_before() -> None:
+    other = PeerId("other")
+    before, after, elsewhere = (Demand({other: values}, {other: 1000}) for values in (1, 2, 3))
+    demands = Demands()
+    demands.open("run", 3, before)
+    demands.open("elsewhere", 1, elsewhere)
+    demands.close("run", 3)
+    demands.open("run", 4, after)
+    assert demands.now({other}) == [elsewhere, after]
+    demands.close("run", 4)
+    assert demands.now({other}) == [elsewhere, after]
+
+
 lines_mbps = st.floats(-1, 4).map(lambda exponent: 10.0**exponent)
 
 
@@ -485,3 +540,26 @@ def test_lanes_are_few_when_near_and_as_many_as_the_path_holds_when_far() -> Non
 @given(st.floats(0, MOST_MBPS), st.floats(0, 1000), st.floats(1, 10))
 def test_a_quicker_path_never_gets_fewer_lanes(mbps: float, rtt_ms: float, factor: float) -> None:
     assert NEAR_LANES <= lanes_for(mbps, rtt_ms) <= lanes_for(factor * mbps, rtt_ms) <= MOST_LANES
+
+
+def test_what_a_narrow_way_leaves_of_the_line_is_for_the_others() -> None:
+    plan = make_plan([100, 100, 100, 100])
+    me, behind_cable, slow, free = plan.contributors
+    down = {behind_cable: 1000.0, slow: 9.0, free: 1000.0}
+    rates = pair_rates([demand_of(plan, me)], 90.0, down, dict.fromkeys(down, 0.0), lambda _sent: {behind_cable: 5.0})
+    # Each would get 30 of the line up; the slow one takes a third of its 9 down.
+    assert rates == pytest.approx({behind_cable: 5.0, slow: 3.0, free: 82.0})
+
+
+@given(
+    weights=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=8),
+    most=st.lists(st.floats(0.01, 1e4), min_size=8, max_size=8),
+    mbps=st.floats(0.01, 1e4),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_line_is_shared_out_whole_but_for_what_nobody_can_take(weights: list[int], most: list[float], mbps: float) -> None:
+    peers = [PeerId(str(number)) for number in range(len(weights))]
+    limits = dict(zip(peers, most, strict=False))
+    shares = _share_out(mbps, dict(zip(peers, weights, strict=True)), limits)
+    assert sum(shares.values()) == pytest.approx(min(mbps, sum(limits.values())))
+    assert all(shares[peer] <= limits[peer] * 1.0001 for peer in peers)

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ciuic_p2p.core.codec_choice import SPEEDS
-from ciuic_p2p.core.messages import BUTTERFLY, HIERARCHICAL, RING, STAR, Plan, encode
-from ciuic_p2p.core.planning.correction import LEAST, MOST, Correction
+from ciuic_p2p.core.messages import BUTTERFLY, HIERARCHICAL, LEAST_LINE_MBPS, RING, STAR, Plan, encode
+from ciuic_p2p.core.parts import choose_part_values
+from ciuic_p2p.core.planning.correction import LEAST, MOST, REMEMBERED, TRUSTED, Correction
 from ciuic_p2p.core.planning.draft import ALIGNMENT_VALUES, cut
 from ciuic_p2p.core.planning.geography import NEAREST_RTT_MS, UNKNOWN_RTT_MS, assume_rtt_ms, place_region
 from ciuic_p2p.core.planning.gossip import GOSSIP, choose_grid, count_rounds_to_mix, gossip_groups
-from ciuic_p2p.core.planning.network import ALIKE, UNMEASURED_MBPS, Network, survey_ground
+from ciuic_p2p.core.planning.network import ALIKE, LONGEST_MS, MOST_REGIONS, UNMEASURED_MBPS, Network, survey_ground
 from ciuic_p2p.core.planning.planner import HYSTERESIS, PATIENCE_FACTOR, Planned, RoundToPlan, plan_round
 from ciuic_p2p.core.planning.ring import order_regions
 from ciuic_p2p.core.planning.simplex import maximise
@@ -177,6 +178,24 @@ def test_patience_is_for_the_predicted_time_the_path_and_its_jitter() -> None:
 def test_a_pairs_values_are_those_of_the_slowest_line() -> None:
     # 4 bytes a value: 32 Mbit/s for three others are a third of a million values a second each.
     assert plan([32.0, 512.0, 512.0, 512.0]).values_per_s == pytest.approx(1e6 / 3)
+
+
+@pytest.mark.parametrize("said", [1e300, -1e300, 1e-300])
+def test_nothing_that_a_member_says_of_its_links_makes_the_others_wait_without_end(said: float) -> None:
+    links = {(a, b): Link(rtt_ms=said, jitter_ms=said, goodput_mbps=said) for a in PEERS for b in PEERS if a != b}
+    planned = plan([None] * 4, links=links)
+    # At the least rate that is taken for one, and with the longest round trips.
+    assert 0 < planned.predicted_s < ENCODED_BYTES * 8e-6 * 1.5 / LEAST_LINE_MBPS + 2 * LONGEST_MS / 1000
+    assert planned.patience_s < PATIENCE_FACTOR * planned.predicted_s + 6 * LONGEST_MS / 1000 + 1
+
+
+def test_a_cable_that_is_said_to_carry_nothing_carries_the_least_there_is() -> None:
+    peers, network = ocean_limited()
+    planned = plan_round(
+        of_float32(peers), dataclasses.replace(network, cables_mbps=dict.fromkeys(network.cables_mbps, 1e-300))
+    )
+    # x_g = 1/3: 2/3 of the tensor over each cable.
+    assert planned.transfer_s == pytest.approx(2 / 3 * 400 / LEAST_LINE_MBPS, rel=1e-3)
 
 
 def test_over_lines_that_are_no_limit_the_processors_are_one() -> None:
@@ -383,15 +402,28 @@ def test_experience_corrects_what_is_predicted_and_chosen() -> None:
     assert third.topology == BUTTERFLY
 
 
-def test_a_correction_is_the_middle_of_the_newest_rounds_within_bounds() -> None:
+def learned(*rounds: tuple[str, float]) -> Correction:
+    """From (topology, ratio)."""
     correction = Correction()
-    assert correction.factor(BUTTERFLY) == 1.0
-    for took_s in (9.0, 1.0, 1.2, 1.4, 1.1, 1.3):
-        correction = correction.add(BUTTERFLY, 1.0, took_s)
-    assert correction.factor(BUTTERFLY) == pytest.approx(1.2)
-    assert correction.factor(HIERARCHICAL) == pytest.approx(1.2)  # not tried yet: as wrong as the others
-    assert correction.add(STAR, 1.0, 1e-6).factor(STAR) == LEAST
-    assert correction.add(STAR, 0.0, 1.0) == correction.add(STAR, 1.0, 0.0) == correction
+    for topology, ratio in rounds:
+        correction = correction.add(topology, 1.0, ratio)
+    return correction
+
+
+def test_a_correction_is_the_middle_of_the_newest_rounds_within_bounds() -> None:
+    assert learned().factor(BUTTERFLY) == 1.0
+    assert learned(*((BUTTERFLY, ratio) for ratio in (9.0, 1.0, 1.2, 1.4, 1.1, 1.3))).factor(BUTTERFLY) == pytest.approx(1.2)
+    assert learned((STAR, 1e-6)).factor(STAR) == LEAST
+    assert learned((STAR, 1e6)).factor(STAR) == MOST
+    assert learned().add(STAR, 0.0, 1.0) == learned().add(STAR, 1.0, 0.0) == learned()
+
+
+def test_what_was_hardly_tried_is_as_wrong_as_the_others_and_what_is_long_ago_is_forgotten() -> None:
+    flat = ((BUTTERFLY, 1.5),) * 4
+    assert learned(*flat).factor(HIERARCHICAL) == 1.5
+    assert learned(*flat, (HIERARCHICAL, 3.5)).factor(HIERARCHICAL) == 1.5  # a first round over cold paths
+    assert learned(*flat, *((HIERARCHICAL, 3.5),) * TRUSTED).factor(HIERARCHICAL) == 3.5
+    assert learned(*((HIERARCHICAL, 3.5),) * TRUSTED, *((BUTTERFLY, 1.5),) * REMEMBERED).factor(HIERARCHICAL) == 1.5
 
 
 # -- geography ---------------------------------------------------------------------------------------------------------------
@@ -469,6 +501,17 @@ def test_a_plan_for_a_thousand_peers_is_one_message(cable_mbps: float) -> None:
     assert len(encode(as_message(planned, wanted))) < 1 << 19  # `encode` itself refuses 1 MiB
 
 
+def test_of_very_many_labels_those_of_the_fewest_peers_count_as_none() -> None:
+    peers = tuple(PeerId(f"peer-{number:03d}") for number in range(200))
+    labels = [f"r{number:03d}" if number < 150 else "eu" for number in range(200)]
+    places = {peer: Place(peer, label) for peer, label in zip(peers, labels, strict=True)}
+    listener = PeerId("listener")
+    ground = survey_ground(Network(places={**places, listener: Place("l", "r199")}), peers, [listener])
+    assert ground.regions == ("eu", *(f"r{number:03d}" for number in range(MOST_REGIONS - 1)), UNKNOWN_REGION)
+    assert sum(map(len, ground.members)) == 200
+    assert ground.listeners == (0,) * MOST_REGIONS + (1,)
+
+
 def test_of_very_many_links_a_part_is_read() -> None:
     peers = tuple(PeerId(f"peer-{number:04d}") for number in range(600))
     far = Link(rtt_ms=150.0, goodput_mbps=50.0)
@@ -484,6 +527,7 @@ def test_a_tensor_without_values_has_a_plan_without_spans() -> None:
     assert planned.spans == ()
     assert planned.transfer_s == 0
     as_message(planned, wanted)
+    assert choose_part_values(0, len(peers), planned.values_per_s) > 0
 
 
 def test_shares_are_cut_on_block_borders_and_cover_everything() -> None:
@@ -518,3 +562,18 @@ def test_a_linear_programme_ends_at_its_best_corner() -> None:
     assert maximise([0.75, -150, 1 / 50, -6], rows, [0, 0, 1]) == pytest.approx([1 / 25, 0, 1, 0])
     with pytest.raises(ValueError, match="no greatest"):
         maximise([1.0], [[-1.0]], [1.0])
+
+
+@pytest.mark.parametrize("topology", [BUTTERFLY, STAR, HIERARCHICAL, RING])
+def test_what_the_user_wants_is_planned_where_it_is_possible(topology: str):
+    peers, network = ocean_limited()
+    planned = plan_round(dataclasses.replace(of_float32(peers), wanted=topology), network)
+    assert planned.topology == topology
+    assert "asked for" in planned.reason
+
+
+def test_an_impossible_wish_is_not_insisted_on():
+    peers, network = ocean_limited()
+    planned = plan_round(dataclasses.replace(of_float32(peers), codec="int4", wanted=RING), network)
+    assert planned.topology != RING
+    assert "asked for" not in planned.reason

@@ -11,6 +11,15 @@ import pytest
 pytestmark = pytest.mark.lab
 
 
+def test_no_ping_is_faster_than_its_path() -> None:
+    argv = [sys.executable, "-m", "benchmarks.wan", "--json", "--megabytes", "3", "--only", "heartbeat_extra_s"]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    figure = json.loads(result.stdout)["figures"]["heartbeat_extra_s"]
+    assert min(figure["samples"]) >= 0.0
+    assert figure["parts"]["pings"] >= 2 * 3  # rounds of 2.4 s and more, each peer sends one a second
+
+
 def test_a_round_takes_no_less_than_the_limit() -> None:
     argv = [sys.executable, "-m", "benchmarks.wan", "--json", "--megabytes", "1", "--only", "long_fat_share"]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)

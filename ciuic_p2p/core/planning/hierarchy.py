@@ -24,7 +24,7 @@ EDGE_SHARE = 0.25
 
 MOST_GROUPS = 16
 MOST_SPANS = 1024
-MOST_FINER = 8
+LEAST_FINER, MOST_FINER = 2, 8
 FINE_SPANS = 64
 """Of small swarms of unlike peers the pieces are so many that each gets as much as its line allows."""
 
@@ -36,7 +36,7 @@ LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class _Region:
+class Region:
     """One group. Rates in tensors a second."""
 
     number: int
@@ -64,7 +64,7 @@ class _Region:
 def draft_hierarchy(ground: Ground, count: int, encoded_bytes: float) -> Draft | None:
     """None where contributors are in one region only, or in more than MOST_GROUPS."""
     tensor_mbit = max(encoded_bytes, 1.0) * 8e-6
-    regions = [_survey_region(ground, number, tensor_mbit) for number, members in enumerate(ground.members) if members]
+    regions = survey_regions(ground, tensor_mbit)
     if not 1 < len(regions) <= MOST_GROUPS:
         return None
     cables = {pair: quantise(mbps) / tensor_mbit for pair, mbps in ground.cables_mbps.items()}
@@ -72,21 +72,24 @@ def draft_hierarchy(ground: Ground, count: int, encoded_bytes: float) -> Draft |
     return _assign(ground, count, regions, shares, seconds)
 
 
-def _survey_region(ground: Ground, number: int, tensor_mbit: float) -> _Region:
+def survey_regions(ground: Ground, tensor_mbit: float) -> list[Region]:
+    """Those that have contributors."""
+    return [_survey_region(ground, number, tensor_mbit) for number, members in enumerate(ground.members) if members]
+
+
+def _survey_region(ground: Ground, number: int, tensor_mbit: float) -> Region:
     members = ground.members[number]
     lines = [ground.planned_mbps[peer] for peer in members]
     middle = statistics.median(lines)
     carriers = tuple(peer for peer in members if ground.planned_mbps[peer] >= EDGE_SHARE * middle)
     rates = tuple(ground.planned_mbps[peer] / tensor_mbit for peer in carriers)
-    return _Region(number, members, carriers, rates, least_s=tensor_mbit / min(lines))
+    return Region(number, members, carriers, rates, least_s=tensor_mbit / min(lines))
 
 
 # -- shares ------------------------------------------------------------------------------------------------------------
 
 
-def share_regions(
-    ground: Ground, regions: Sequence[_Region], cables: dict[tuple[int, int], float]
-) -> tuple[list[float], float]:
+def share_regions(ground: Ground, regions: Sequence[Region], cables: dict[tuple[int, int], float]) -> tuple[list[float], float]:
     """Each region's share of the tensor, and the least seconds. cables: tensors a second."""
     owning = len(regions) - 2 + ground.listener_count
     least_s = max(max(r.least_s, r.fixed_load / r.total_rate) for r in regions)
@@ -103,7 +106,7 @@ def share_regions(
 
 
 def _constraints(
-    ground: Ground, regions: Sequence[_Region], cables: dict[tuple[int, int], float], owning: int, least_s: float
+    ground: Ground, regions: Sequence[Region], cables: dict[tuple[int, int], float], owning: int, least_s: float
 ) -> tuple[list[list[float]], list[float], list[float]]:
     """Rows over the shares, their limits at least_s, and how much a limit grows when the time is twice as long."""
     rows, limits, slopes = [[1.0] * len(regions)], [1.0], [0.0]
@@ -127,7 +130,7 @@ def _constraints(
     return rows, limits, slopes
 
 
-def _even_out(regions: Sequence[_Region], rows: Sequence[Sequence[float]], limits: Sequence[float]) -> list[float]:
+def _even_out(regions: Sequence[Region], rows: Sequence[Sequence[float]], limits: Sequence[float]) -> list[float]:
     """Of all shares that take no longer, those in which even the worst-off region has most of what its lines call for."""
     total_rate = sum(region.total_rate for region in regions)
     wanted = [region.total_rate / total_rate for region in regions]
@@ -143,7 +146,7 @@ def _even_out(regions: Sequence[_Region], rows: Sequence[Sequence[float]], limit
 # -- carriers ----------------------------------------------------------------------------------------------------------
 
 
-def _assign(ground: Ground, count: int, regions: Sequence[_Region], shares: Sequence[float], seconds: float) -> Draft:
+def _assign(ground: Ground, count: int, regions: Sequence[Region], shares: Sequence[float], seconds: float) -> Draft:
     owning = len(regions) - 2 + ground.listener_count
     pieces = _count_pieces(regions, shares, seconds)
     sizes = [share / pieces for share in shares for _ in range(pieces)]
@@ -157,18 +160,18 @@ def _assign(ground: Ground, count: int, regions: Sequence[_Region], shares: Sequ
     return Draft(HIERARCHICAL, found, tuple(region.members for region in regions))
 
 
-def _count_pieces(regions: Sequence[_Region], shares: Sequence[float], seconds: float) -> int:
+def _count_pieces(regions: Sequence[Region], shares: Sequence[float], seconds: float) -> int:
     """Of each region's share: as many as the largest region has carriers, more where these would be unlike in load."""
     sizes = [len(region.carriers) for region in regions]
     largest, owners = max(sizes), sum(share > 0 for share in shares)
     are_alike = all(max(b := region.budgets(seconds)) <= 1.01 * min(b) for region in regions)
     finer = 1
     if not are_alike or any(largest % size for size in sizes):
-        finer = min(max(FINE_SPANS // (owners * largest), 1), MOST_FINER)
+        finer = min(max(FINE_SPANS // (owners * largest), LEAST_FINER), MOST_FINER)
     return max(min(largest * finer, MOST_SPANS // owners), 1)
 
 
-def _share_out(region: _Region, place: int, shares: Sequence[float], pieces: int, owning: int, seconds: float) -> list[int]:
+def _share_out(region: Region, place: int, shares: Sequence[float], pieces: int, owning: int, seconds: float) -> list[int]:
     """The region's carrier for each piece of each region's share: always the one that then is least in demand."""
     budgets = region.budgets(seconds)
     loads = [0.0] * len(budgets)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
+from ciuic_p2p.core.messages import LARGEST_MBPS, LEAST_LINE_MBPS
 from ciuic_p2p.core.planning.geography import assume_rtt_ms
 from ciuic_p2p.core.topology import Link, Links, Places
 from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
@@ -22,6 +24,12 @@ UNMEASURED_MBPS = 100.0
 
 ALIKE = 1.4
 """Lines that differ by less from the middle one are planned as if they were like it: they differ by less than the noise."""
+
+MOST_REGIONS = 64
+"""Of more labels those of the fewest peers count as none: what is planned by pairs of regions must not take long."""
+
+LONGEST_MS = 10_000.0
+"""Round trips and jitter beyond are taken for that: what a member says of its links must not make all wait without end."""
 
 MOST_LINKS_READ = 1 << 18
 """Of a larger swarm's links as many are looked at, chosen by the peers' ids: the rest says the same of regions."""
@@ -35,7 +43,7 @@ class Network:
     """(from, to) → link."""
     places: Places = field(default_factory=dict)
     lines_mbps: Mapping[PeerId, float] = field(default_factory=dict)
-    """Of each peer's own line, the slower direction."""
+    """Of each peer's own line, the slower direction; greater than 0."""
     cables_mbps: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(region, region) → what all peers of the first get to the second together."""
 
@@ -84,6 +92,9 @@ def survey_ground(network: Network, contributors: Collection[PeerId], listeners:
     peers = tuple(sorted(contributors))
     regions_of = _find_regions(network, peers)
     listening = [_known_region(network.places, peer) or UNKNOWN_REGION for peer in listeners]
+    large = _largest_regions([*regions_of, *listening])
+    regions_of = [region if region in large else UNKNOWN_REGION for region in regions_of]
+    listening = [region if region in large else UNKNOWN_REGION for region in listening]
     regions = tuple(sorted({*regions_of, *listening}))
     number = {region: index for index, region in enumerate(regions)}
     region_of = tuple(number[region] for region in regions_of)
@@ -102,13 +113,13 @@ def survey_ground(network: Network, contributors: Collection[PeerId], listeners:
         lines_mbps=tuple(lines),
         planned_mbps=tuple(_without_noise(lines)),
         cables_mbps={
-            (number[one], number[other]): mbps
+            (number[one], number[other]): _bound_mbps(mbps)
             for (one, other), mbps in sorted(network.cables_mbps.items())
             if one in number and other in number and one != other and mbps > 0
         },
         pairs_mbps={} if is_measured else _middle_goodputs(among),
         rtt_ms=_estimate_rtts(regions, among),
-        jitter_ms=max((link.jitter_ms for links in among.values() for link in links), default=0.0),
+        jitter_ms=_bound_ms(max((link.jitter_ms for links in among.values() for link in links), default=0.0)),
     )
 
 
@@ -134,6 +145,11 @@ def _nearest_region(links: Links, peer: PeerId, named: Mapping[PeerId, str]) -> 
         if link is not None and link.rtt_ms > 0
     ]
     return min(trips)[1] if trips else UNKNOWN_REGION
+
+
+def _largest_regions(labels: Sequence[str]) -> frozenset[str]:
+    counts = Counter(labels)
+    return frozenset(sorted(counts, key=lambda region: (-counts[region], region))[:MOST_REGIONS])
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
@@ -165,17 +181,25 @@ def _read_links(links: Links, peers: Sequence[PeerId]) -> Iterator[tuple[tuple[P
                 yield pair, links[pair]
 
 
+def _bound_ms(measured_ms: float) -> float:
+    return min(max(measured_ms, 0.0), LONGEST_MS)
+
+
+def _bound_mbps(measured_mbps: float) -> float:
+    return min(max(measured_mbps, LEAST_LINE_MBPS), LARGEST_MBPS)
+
+
 def _estimate_rtts(regions: Sequence[str], among: _Among) -> dict[tuple[int, int], float]:
     rtts = {}
     for one, other in combinations_with_replacement(range(len(regions)), 2):
-        longest = max((link.rtt_ms for link in among.get((one, other), ())), default=0.0)
+        longest = _bound_ms(max((link.rtt_ms for link in among.get((one, other), ())), default=0.0))
         rtts[one, other] = longest or assume_rtt_ms(regions[one], regions[other])
     return rtts
 
 
 def _middle_goodputs(among: _Among) -> dict[tuple[int, int], float]:
     goodputs = {pair: [link.goodput_mbps for link in links if link.goodput_mbps > 0] for pair, links in among.items()}
-    return {pair: statistics.median(measured) for pair, measured in goodputs.items() if measured}
+    return {pair: _bound_mbps(statistics.median(measured)) for pair, measured in goodputs.items() if measured}
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -191,7 +215,7 @@ def _estimate_lines(peers: Sequence[PeerId], lines_mbps: Mapping[PeerId, float],
         good_mbps = max(statistics.median(known), UNMEASURED_MBPS)
         return [lines_mbps.get(peer, good_mbps) for peer in peers]
     quickest_mbps = max((link.goodput_mbps for links in among.values() for link in links), default=0.0)
-    return [quickest_mbps or UNMEASURED_MBPS] * len(peers)
+    return [_bound_mbps(quickest_mbps) if quickest_mbps > 0 else UNMEASURED_MBPS] * len(peers)
 
 
 def _without_noise(lines_mbps: Sequence[float]) -> list[float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ciuic_p2p.core.codec_choice import AUTO
 from ciuic_p2p.core.messages import BUTTERFLY, HIERARCHICAL, RING, STAR, Span
 from ciuic_p2p.core.planning import gossip
 from ciuic_p2p.core.planning.butterfly import draft_butterfly, draft_star
@@ -45,6 +46,8 @@ class RoundToPlan:
     encoded_bytes: float
     """Of the whole tensor under the round's codec, once: the mean of contributions and results."""
     codec: str
+    wanted: str = AUTO
+    """The topology that the user wants, where it is possible; AUTO: the quickest."""
     previous: str = BUTTERFLY
     """The topology of the plan before."""
     correction: Correction = field(default_factory=Correction)
@@ -105,7 +108,7 @@ def plan_round(wanted: RoundToPlan, network: Network) -> Planned:
         return place.name if place is not None else ground.peers[peer][-8:]
 
     candidates = _draft_all(wanted, ground, name_of)
-    chosen = choose(candidates, wanted.previous)
+    chosen = _choose(candidates, wanted)
     alternatives = _list_alternatives(candidates, wanted, ground)
     predicted_s = chosen.predicted_s
     return Planned(
@@ -123,15 +126,18 @@ def plan_round(wanted: RoundToPlan, network: Network) -> Planned:
             for region, members in zip(ground.regions, ground.members, strict=True)
             if members
         ),
-        reason=_explain(chosen, candidates),
+        reason=_explain(chosen, candidates, wanted.wanted),
     )
 
 
-def choose(candidates: Sequence[_Candidate], previous: str) -> _Candidate:
-    """The quickest of those that may be, unless the one before is nearly as quick."""
+def _choose(candidates: Sequence[_Candidate], round_: RoundToPlan) -> _Candidate:
+    """What the user wants, if that may be; the quickest of those that may, unless the one before is nearly as quick."""
     allowed = [candidate for candidate in candidates if not candidate.barred]
+    asked_for = [candidate for candidate in allowed if candidate.draft.topology == round_.wanted]
+    if asked_for:
+        return asked_for[0]
     quickest = min(allowed, key=lambda candidate: candidate.predicted_s)
-    held = next((candidate for candidate in allowed if candidate.draft.topology == previous), quickest)
+    held = next((candidate for candidate in allowed if candidate.draft.topology == round_.previous), quickest)
     return held if held.predicted_s <= HYSTERESIS * quickest.predicted_s else quickest
 
 
@@ -211,9 +217,11 @@ def _describe_gossip(direct: Forecast, wanted: RoundToPlan, ground: Ground) -> A
     )
 
 
-def _explain(chosen: _Candidate, candidates: Sequence[_Candidate]) -> str:
+def _explain(chosen: _Candidate, candidates: Sequence[_Candidate], wanted: str) -> str:
     topology, expected = chosen.draft.topology, chosen.expected
     others = [c for c in candidates if c is not chosen and not c.barred and c.draft.topology != STAR]
+    if topology == wanted:
+        return f"{topology}: asked for by the trainer; bound by {expected.bound_by}"
     if not others or chosen.predicted_s <= 0:
         return f"{topology}: there is nothing else to choose; bound by {expected.bound_by}"
     other = min(others, key=lambda candidate: candidate.predicted_s)
