@@ -15,9 +15,9 @@ from typing import Protocol
 import structlog
 
 from ciuic_p2p.core.frames import FrameHeader, FrameKind
-from ciuic_p2p.core.liveness import Liveness
+from ciuic_p2p.core.liveness import MOST_SUSPECTS, Liveness
 from ciuic_p2p.core.measuring import GoodputMeter, RttMeter
-from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, encode
+from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, Suspects, encode
 from ciuic_p2p.core.paths import DIRECT, RELAY, Leg
 from ciuic_p2p.core.records import PeerRecord, decode_record
 from ciuic_p2p.core.sampling import probing_period_s
@@ -86,6 +86,7 @@ class Neighbours:
         self._watcher = watcher
         self._liveness = Liveness()
         self._number = 0
+        self._suspects_told: frozenset[PeerId] = frozenset()
         self._meters = threading.Lock()
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -157,6 +158,8 @@ class Neighbours:
                 self._answered(peer, message.number, now)
             case LinkReport():
                 self.known[peer].reported = {link.peer: link for link in message.links[:MOST_RECORDS_KNOWN]}
+            case Suspects():
+                self._liveness.suspected(peer, message.peers)
             case _:
                 return False
         return True
@@ -188,6 +191,8 @@ class Neighbours:
             self.record_arrived(decode_record(raw, self._swarm_id), raw)
         if self._liveness.introduced(peer, record.started_at_s):
             self._watcher.peer_gone(peer)  # its daemon was started again and remembers nothing
+        if self._suspects_told:
+            self._send(peer, self._suspects())
         log.info("peer.arrived", peer=peer, name=record.name, region=record.region, path=self.known[peer].path)
         self._watcher.peer_arrived(peer)
 
@@ -198,6 +203,7 @@ class Neighbours:
         now = time.monotonic()
         for peer in self._liveness.period_passed():
             self._gone(peer, "silent")
+        self._tell_suspects()
         for peer in self._liveness.open_peers():
             self._number += 1
             probes = self.known[peer].probes
@@ -206,6 +212,17 @@ class Neighbours:
             probes[self._number] = now
             log.debug("ping.sent", peer=peer, number=self._number)
             self._send(peer, Ping(number=self._number))
+
+    def _tell_suspects(self) -> None:
+        """When they are others than at the period before."""
+        suspects = self._liveness.suspects()
+        if suspects != self._suspects_told:
+            self._suspects_told = suspects
+            for peer in self._liveness.open_peers():
+                self._send(peer, self._suspects())
+
+    def _suspects(self) -> Suspects:
+        return Suspects(peers=tuple(sorted(self._suspects_told)[:MOST_SUSPECTS]))
 
     def time_links(self, sampled: Collection[PeerId], line_mbps: float) -> None:
         """Sends a small burst over those links that carried nothing for long; the receiver times it."""
