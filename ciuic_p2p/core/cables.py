@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import Plan, Way
-from ciuic_p2p.core.pacing import FULL_MS, LEAST_MBPS, MOST_MBPS, Capacity, FlowWindow, most
+from ciuic_p2p.core.pacing import FULL_MS, GUESS_SHARE, LEAST_MBPS, MOST_MBPS, Capacity, FlowWindow, most, total_sent_mbps
 from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
+BUSY_SHARE = 0.8
+"""Of a window, in which something was under way: what little trickles at a round's end says nothing of a cable."""
 SURE_WINDOWS = 3
 """Congested ones in a row before a cable is believed in at all: one or two may be a busy processor's doing."""
 
@@ -39,7 +41,7 @@ class Cables:
     def judge(self, region: str, flows: Iterable[CrossingFlow], line_mbps: float) -> None:
         """One window in which all these crossed to `region`. line_mbps: of this peer's own line up."""
         crossed = list(flows)
-        moved_mbps = sum(flow.window.sent_mbps for flow in crossed)
+        moved_mbps = total_sent_mbps([flow.window for flow in crossed])
         queued_ms = min(flow.queued_ms for flow in crossed)
         loses = most([flow.window.loses for flow in crossed])
         share = self._shares.get(region)
@@ -48,11 +50,12 @@ class Cables:
             if share.mbps > line_mbps:  # whatever filled the cable is gone: the line is the limit again
                 del self._shares[region]
             return
-        congested = self._congested.get(region, 0) + 1 if queued_ms > FULL_MS else 0
+        is_full = queued_ms > FULL_MS and any(flow.window.busy_s >= BUSY_SHARE * flow.window.seconds for flow in crossed)
+        congested = self._congested.get(region, 0) + 1 if is_full else 0
         self._congested[region] = congested
         if congested >= SURE_WINDOWS:
             self._congested[region] = 0
-            self._shares[region] = Capacity(max(moved_mbps, LEAST_MBPS))
+            self._shares[region] = Capacity(GUESS_SHARE * moved_mbps)
 
     def settle(self, region: str, crossing: Mapping[PeerId, int], others_mbps: Mapping[PeerId, float], me: PeerId) -> None:
         """All who cross take their part of what they found together, once each of them has found something.
