@@ -16,8 +16,6 @@ from ciuic_p2p.core.pacing import FULL_MS, GUESS_SHARE, LEAST_MBPS, MOST_MBPS, C
 from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
-BUSY_SHARE = 0.8
-"""Of a window, in which something was under way: what little trickles at a round's end says nothing of a cable."""
 SURE_WINDOWS = 3
 """Congested ones in a row before a cable is believed in at all: one or two may be a busy processor's doing."""
 
@@ -50,7 +48,7 @@ class Cables:
             if share.mbps > line_mbps:  # whatever filled the cable is gone: the line is the limit again
                 del self._shares[region]
             return
-        is_full = queued_ms > FULL_MS and any(flow.window.busy_s >= BUSY_SHARE * flow.window.seconds for flow in crossed)
+        is_full = queued_ms > FULL_MS and any(flow.window.is_busy for flow in crossed)
         congested = self._congested.get(region, 0) + 1 if is_full else 0
         self._congested[region] = congested
         if congested >= SURE_WINDOWS:

@@ -57,6 +57,9 @@ line: it has no more under way than its own round trip wants, without the queue.
 LOST_SHARE = 0.03
 """Retransmitted bytes of a window, of those sent: more than a lossy path, such as a satellite's 0.5 %, loses by itself."""
 
+MOSTLY_BUSY = 0.8
+"""Of a window: what little trickles at a round's end says nothing of a path."""
+
 FAR_MS = 10.0
 NEAR_LANES = 2
 FAR_LANES = 4
@@ -85,6 +88,11 @@ class FlowWindow:
     @property
     def received_mbps(self) -> float:
         return self.received_bytes * 8e-6 / self.seconds
+
+    @property
+    def is_busy(self) -> bool:
+        """Nearly all the time something was on its way."""
+        return self.busy_s >= MOSTLY_BUSY * self.seconds
 
     @property
     def loses(self) -> bool:

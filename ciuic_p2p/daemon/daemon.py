@@ -79,9 +79,11 @@ class Daemon:
         self._sessions = Sessions(self._identity.private_key, self._membership, self, self._sessions_settings())
         self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self)
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
-        self._pathfinder = Pathfinder(self.peer_id, self._sessions, self._neighbours, self._name_of)
-        self._sessions.prefer_forwarders(self._pathfinder.order)
         self._pacemaker = Pacemaker(self._sessions, self.peer_id, self._neighbours.rtt_ms, self._region_of, *self._line())
+        self._pathfinder = Pathfinder(
+            self.peer_id, self._sessions, self._neighbours, self._name_of, self._pacemaker.path_limit_mbps
+        )
+        self._sessions.prefer_forwarders(self._pathfinder.order)
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._started_at_s = round(time.time())

@@ -48,6 +48,10 @@ FORWARD_SHARE = 0.5
 """Of its own measured line, for what it carries between others while it takes part in a round itself; else all of it."""
 IDLE_SHARE = 0.5
 """Of the slower line, for what no plan foresaw, such as probes."""
+HELD_SHARE = 0.5
+"""Of its pace: a flow that moves less of it while frames wait is held back by its path."""
+HELD_WINDOWS = 4
+"""In a row: slow start and a busy processor last shorter."""
 
 
 @dataclass(slots=True)
@@ -73,6 +77,9 @@ class _Flow:
     """Much of what it sends here is lost."""
     ways: tuple[Way, ...] = ()
     """What it found between its region and others."""
+    pace_mbps: float | None = None
+    held_windows: int = 0
+    """In a row, in which frames waited and yet much less was moved than the pace allows."""
 
 
 class Pacemaker:
@@ -165,7 +172,7 @@ class Pacemaker:
         seconds, self._read_at_s = now - self._read_at_s, now
         windows = {peer: self._read(peer, seconds) for peer in self._sessions.connected()}
         for peer, window in windows.items():
-            self._flows[peer].sent_mbps = window.sent_mbps
+            self._note_sent(self._flows[peer], window)
         carried_bytes = self._sessions.forwarding().carried_bytes
         self._forwarded_mbps = (carried_bytes - self._carried_bytes) * 8e-6 / seconds
         self._carried_bytes = carried_bytes
@@ -183,6 +190,20 @@ class Pacemaker:
             del self._fetches[peer]
         self._demands.forget_rests(self._sessions.waits_for)
         self._apply()
+
+    def _note_sent(self, flow: _Flow, window: FlowWindow) -> None:
+        flow.sent_mbps = window.sent_mbps
+        if window.is_busy:
+            is_held = flow.pace_mbps is not None and flow.sent_mbps < HELD_SHARE * flow.pace_mbps
+            flow.held_windows = flow.held_windows + 1 if is_held else 0
+
+    def path_limit_mbps(self, peer: PeerId) -> float | None:
+        """What the path to a peer could carry, where it is the path that limits what is sent there; None where it is not."""
+        share = next((way.mbps for way in self._cables.ways() if way.region == self._crosses_to(peer)), None)
+        if share is not None:
+            return share
+        flow = self._flows.get(peer)
+        return flow.sent_mbps if flow is not None and flow.held_windows >= HELD_WINDOWS else None
 
     def _read(self, peer: PeerId, seconds: float) -> FlowWindow:
         flow = self._flows.setdefault(peer, _Flow())
@@ -289,9 +310,11 @@ class Pacemaker:
             rates = {peer: min(mbps, limits.get(peer, mbps)) for peer, mbps in rates.items()}
         for peer in connected:
             if self._is_near(peer):
+                self._flows[peer].pace_mbps = None
                 self._sessions.pace(peer, None)
                 continue
             mbps = rates.get(peer, IDLE_SHARE * min(self._up.mbps, downs[peer]))
+            self._flows[peer].pace_mbps = mbps
             self._sessions.pace(peer, mbps)
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
 

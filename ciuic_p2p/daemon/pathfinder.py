@@ -7,7 +7,7 @@ Lives in the event loop's thread. Refuses to know how a path is opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -81,8 +81,17 @@ class _Detour:
 class Pathfinder:
     """For all sessions of this peer."""
 
-    def __init__(self, me: PeerId, sessions: Sessions, neighbours: Neighbours, name_of: Callable[[PeerId], str]) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        sessions: Sessions,
+        neighbours: Neighbours,
+        name_of: Callable[[PeerId], str],
+        limit_of: Callable[[PeerId], float | None],
+    ) -> None:
+        """limit_of: what the direct path to a peer could carry, None where it is not what limits the transfers there."""
         self._me = me
+        self._limit_of = limit_of
         self._sessions = sessions
         self._neighbours = neighbours
         self._name_of = name_of
@@ -134,9 +143,13 @@ class Pathfinder:
 
     def _look_for(self, peer: PeerId, detour: _Detour, legs: Legs, now: float) -> None:
         transfer = self._neighbours.transfer(peer)
-        direct = legs.get((self._me, peer))
+        direct, limit_mbps = legs.get((self._me, peer)), self._limit_of(peer)
         if direct is None or now < detour.until_s or transfer.timed_bytes < LEAST_TIMED_BYTES:
             return
+        if limit_mbps is None or direct.goodput_mbps == 0:
+            return  # what comes over it says what a round has to send, not what it carries; or nobody has timed it
+        direct = replace(direct, goodput_mbps=max(direct.goodput_mbps, limit_mbps))
+        legs = {**legs, (self._me, peer): direct}
         found = select_path(self._me, peer, transfer.burst_bytes, legs, DIRECT)
         forwarder = forwarder_of(found.name) if found is not None else None
         if found is not None and forwarder is not None:

@@ -26,9 +26,12 @@ class Surroundings:
     transfer: Transfer = MUCH
     steered: list[PeerId | None] = field(default_factory=list)
     steerable: set[PeerId] = field(default_factory=lambda: {EU})
+    limit_mbps: float | None = 1.0
+    """What the direct path could carry."""
 
     def __post_init__(self) -> None:
-        self.finder = Pathfinder(US, cast(Sessions, PlayedSessions(self)), cast(Neighbours, PlayedNeighbours(self)), name_of)
+        sessions, neighbours = cast(Sessions, PlayedSessions(self)), cast(Neighbours, PlayedNeighbours(self))
+        self.finder = Pathfinder(US, sessions, neighbours, name_of, lambda _peer: self.limit_mbps)
 
 
 def name_of(peer: PeerId) -> str:
@@ -176,3 +179,17 @@ def test_every_path_has_a_reason() -> None:
     around = around_us(50.0)
     assert [around.finder.show(path).path for path in (DIRECT, RELAY, via(ASIA))] == ["direct", "relay", "via as"]
     assert all(around.finder.show(path).why for path in (DIRECT, RELAY, via(ASIA)))
+
+
+def test_a_path_over_which_a_round_has_little_to_send_is_no_slow_path() -> None:
+    around = around_us(5.0)
+    around.limit_mbps = None
+    around.finder.tick(1000.0)
+    assert around.steered == []
+
+
+def test_a_path_that_could_carry_more_than_came_over_it_is_judged_by_that() -> None:
+    around = around_us(5.0)
+    around.limit_mbps = 60.0
+    around.finder.tick(1000.0)
+    assert around.steered == []
