@@ -180,9 +180,10 @@ class Pacemaker:
         if seconds > BUSY_SHARE * WINDOW_S:
             for flow in self._flows.values():
                 flow.delay.queued_ms = flow.sent_queued_ms = 0.0
-        self._judge_up({peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES})
+        sending = {peer: window for peer, window in far.items() if window.offered_bytes >= LEAST_WINDOW_BYTES}
+        self._judge_up(sending)
         self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
-        self._judge_cables({peer: w for peer, w in far.items() if w.sent_bytes >= LEAST_WINDOW_BYTES})
+        self._judge_cables(sending)
         self._log(far)
         for peer, window in windows.items():
             self._tell(peer, loses=window.loses)
