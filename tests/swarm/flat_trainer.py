@@ -72,11 +72,12 @@ def main() -> None:
     parser.add_argument("--move", type=float, required=True)
     parser.add_argument("--samples", type=int, required=True)
     parser.add_argument("--noise", action="store_true", help="move by random values beside: nothing packs them")
-    parser.add_argument("--codec", default=PLAIN_MEAN.codec)
+    parser.add_argument("--codec", default=PLAIN_MEAN.codec, help="with @TOPOLOGY where that is not to be chosen")
     options = parser.parse_args()
     layout = Layout((Entry(name="flat", shape=(options.count,), dtype="float32", role="parameter"),))
     try:
-        settings = replace(PLAIN_MEAN, codec=options.codec)
+        codec, _, topology = options.codec.partition("@")
+        settings = replace(PLAIN_MEAN, codec=codec, topology=topology or PLAIN_MEAN.topology)
         train(Attachment(options.home, options.run, layout, settings), options.move, options.samples, noise=options.noise)
     except SwarmError as error:
         say(event="ended", kind=type(error).__name__, error=str(error))
