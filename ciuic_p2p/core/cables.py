@@ -16,8 +16,12 @@ from ciuic_p2p.core.pacing import FULL_MS, GUESS_SHARE, LEAST_MBPS, MOST_MBPS, C
 from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
-SURE_WINDOWS = 3
-"""Congested ones in a row before a cable is believed in at all: one or two may be a busy processor's doing."""
+SURE_WINDOWS = 4
+"""Congested ones in a row before a cable is believed in at all: fewer may be a busy processor's doing."""
+HELD_SHARE = 0.8
+"""Of their pace: flows that move more of it are limited by that, and not by a cable."""
+LINE_SHARE = 0.7
+"""Of the own line: where more of it is used, a queue that looks like a cable's is likely the line's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class CrossingFlow:
     window: FlowWindow
     queued_ms: float
     """Not before this peer's line, nor before the other's."""
+    pace_mbps: float
+    """At which it might have sent."""
 
 
 class Cables:
@@ -36,8 +42,8 @@ class Cables:
         self._shares: dict[str, Capacity] = {}
         self._congested: dict[str, int] = {}
 
-    def judge(self, region: str, flows: Iterable[CrossingFlow], line_mbps: float) -> None:
-        """One window in which all these crossed to `region`. line_mbps: of this peer's own line up."""
+    def judge(self, region: str, flows: Iterable[CrossingFlow], line_mbps: float, used_mbps: float) -> None:
+        """One window in which all these crossed to `region`. line_mbps: this peer's own line up; used_mbps: of it, by all."""
         crossed = list(flows)
         moved_mbps = total_sent_mbps([flow.window for flow in crossed])
         queued_ms = min(flow.queued_ms for flow in crossed)
@@ -48,7 +54,12 @@ class Cables:
             if share.mbps > line_mbps:  # whatever filled the cable is gone: the line is the limit again
                 del self._shares[region]
             return
-        is_full = queued_ms > FULL_MS and any(flow.window.is_busy for flow in crossed)
+        is_full = (
+            queued_ms > FULL_MS
+            and any(flow.window.is_busy for flow in crossed)
+            and moved_mbps < HELD_SHARE * sum(flow.pace_mbps for flow in crossed)
+            and used_mbps < LINE_SHARE * line_mbps
+        )
         congested = self._congested.get(region, 0) + 1 if is_full else 0
         self._congested[region] = congested
         if congested >= SURE_WINDOWS:

@@ -11,6 +11,7 @@ from ciuic_p2p.terms import PeerId, StateHash
 
 WINDOW_S = 0.5
 LINE_MBPS = 400.0
+USED_MBPS = 70.0
 EU0, EU1, US0, US1 = (PeerId(name) for name in ("eu0", "eu1", "us0", "us1"))
 
 
@@ -18,10 +19,10 @@ def region_of(peer: PeerId) -> str:
     return peer.rstrip("0123456789")
 
 
-def crossing(mbps: float, queued_ms: float) -> CrossingFlow:
+def crossing(mbps: float, queued_ms: float, pace_mbps: float = 2 * LINE_MBPS) -> CrossingFlow:
     moved = int(mbps * WINDOW_S / 8e-6)
     window = FlowWindow(seconds=WINDOW_S, sent_bytes=moved, busy_s=WINDOW_S, retransmitted_bytes=0, received_bytes=0)
-    return CrossingFlow(window, queued_ms)
+    return CrossingFlow(window, queued_ms, pace_mbps)
 
 
 class SharedCable:
@@ -45,7 +46,7 @@ class SharedCable:
         queued_ms = 1000 * self.queued_mbit / self.mbps
         for cables, mbps in zip(self.senders, wanted, strict=True):
             carried = moved_mbit / WINDOW_S * mbps / sum(wanted)
-            cables.judge("eu", [crossing(carried / 2, queued_ms), crossing(carried / 2, queued_ms + 5)], LINE_MBPS)
+            cables.judge("eu", [crossing(carried / 2, queued_ms), crossing(carried / 2, queued_ms + 5)], LINE_MBPS, carried)
         return queued_ms
 
 
@@ -76,8 +77,8 @@ def test_a_short_disturbance_makes_no_cable():
     cables = Cables()
     for _ in range(5):
         for _ in range(SURE_WINDOWS - 1):
-            cables.judge("eu", [crossing(50.0, 2 * FULL_MS)], LINE_MBPS)
-        cables.judge("eu", [crossing(50.0, 0.0)], LINE_MBPS)
+            cables.judge("eu", [crossing(50.0, 2 * FULL_MS)], LINE_MBPS, USED_MBPS)
+        cables.judge("eu", [crossing(50.0, 0.0)], LINE_MBPS, USED_MBPS)
     assert cables.ways() == ()
 
 
@@ -85,7 +86,7 @@ def test_what_trickles_at_the_end_of_a_round_makes_no_cable():
     cables = Cables()
     for _ in range(20):
         trickle = FlowWindow(seconds=WINDOW_S, sent_bytes=70_000, busy_s=0.1, retransmitted_bytes=0, received_bytes=0)
-        cables.judge("eu", [CrossingFlow(trickle, 200.0)], LINE_MBPS)
+        cables.judge("eu", [CrossingFlow(trickle, 200.0, LINE_MBPS)], LINE_MBPS, USED_MBPS)
     assert cables.ways() == ()
 
 
@@ -93,28 +94,36 @@ def test_a_window_in_which_a_round_ends_cuts_by_what_was_moved_while_it_ran():
     # given a share that was found,
     cables = Cables()
     for _ in range(SURE_WINDOWS + 3):
-        cables.judge("eu", [crossing(60.0, 300.0)], LINE_MBPS)
+        cables.judge("eu", [crossing(60.0, 300.0)], LINE_MBPS, USED_MBPS)
     (before,) = cables.ways()
     # when the cable is still full in windows of which the round takes a third,
     for _ in range(6):
         moved = int(before.mbps * WINDOW_S / 3 / 8e-6)
         ending = FlowWindow(seconds=WINDOW_S, sent_bytes=moved, busy_s=WINDOW_S / 3, retransmitted_bytes=0, received_bytes=0)
-        cables.judge("eu", [CrossingFlow(ending, 100.0)], LINE_MBPS)
+        cables.judge("eu", [CrossingFlow(ending, 100.0, LINE_MBPS)], LINE_MBPS, USED_MBPS)
     # then it is cut to little less, not to a third.
     assert cables.ways()[0].mbps > 0.8 * before.mbps
+
+
+def test_what_is_paced_slowly_or_fills_the_own_line_says_nothing_of_a_cable():
+    for pace_mbps, used_mbps in ((55.0, USED_MBPS), (LINE_MBPS, 0.9 * LINE_MBPS)):
+        cables = Cables()
+        for _ in range(20):
+            cables.judge("eu", [crossing(50.0, 200.0, pace_mbps)], LINE_MBPS, used_mbps)
+        assert cables.ways() == ()
 
 
 def test_one_full_receiver_is_no_full_cable():
     cables = Cables()
     for _ in range(10):
-        cables.judge("eu", [crossing(50.0, 300.0), crossing(50.0, 0.0)], LINE_MBPS)
+        cables.judge("eu", [crossing(50.0, 300.0), crossing(50.0, 0.0)], LINE_MBPS, USED_MBPS)
     assert cables.ways() == ()
 
 
 def test_only_what_crosses_the_cable_is_limited_in_proportion():
     cables = Cables()
     for _ in range(SURE_WINDOWS):
-        cables.judge("eu", [crossing(60.0, 300.0)], LINE_MBPS)
+        cables.judge("eu", [crossing(60.0, 300.0)], LINE_MBPS, USED_MBPS)
     limits = cables.limits({EU0: 9000, EU1: 3000, US1: 50_000}, region_of)
     assert limits == pytest.approx({EU0: 0.75 * 60 * GUESS_SHARE, EU1: 0.25 * 60 * GUESS_SHARE})
 
@@ -137,7 +146,7 @@ def test_unlike_shares_of_one_cable_become_alike():
     senders = {US0: Cables(), US1: Cables()}
     for peer, mbps in ((US0, 70.0), (US1, 20.0)):
         for _ in range(SURE_WINDOWS):
-            senders[peer].judge("eu", [crossing(mbps, 300.0)], LINE_MBPS)
+            senders[peer].judge("eu", [crossing(mbps, 300.0)], LINE_MBPS, USED_MBPS)
     crossing_values = {US0: 500, US1: 1000}
 
     # when they tell each other, again and again,
@@ -154,7 +163,7 @@ def test_unlike_shares_of_one_cable_become_alike():
 def test_nobody_settles_before_all_have_found_something():
     cables = Cables()
     for _ in range(SURE_WINDOWS):
-        cables.judge("eu", [crossing(60.0, 300.0)], LINE_MBPS)
+        cables.judge("eu", [crossing(60.0, 300.0)], LINE_MBPS, USED_MBPS)
     found = cables.ways()
     cables.settle("eu", {US0: 500, US1: 500}, {}, US0)
     assert cables.ways() == found
