@@ -8,6 +8,7 @@ seen there is no limit. Pure: no clock, no sockets.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,11 +17,11 @@ from ciuic_p2p.core.pacing import FULL_MS, GUESS_SHARE, LEAST_MBPS, MOST_MBPS, C
 from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
-SURE_WINDOWS = 4
+SURE_WINDOWS = 3
 """Congested ones in a row before a cable is believed in at all: fewer may be a busy processor's doing."""
-HELD_SHARE = 0.8
-"""Of their pace: flows that move more of it are limited by that, and not by a cable."""
-LINE_SHARE = 0.7
+LEAST_SHARE = 0.01
+"""Of the own line: less is what a round's end or a slow pace leaves, and no cable."""
+LINE_SHARE = 0.8
 """Of the own line: where more of it is used, a queue that looks like a cable's is likely the line's."""
 
 
@@ -31,8 +32,6 @@ class CrossingFlow:
     window: FlowWindow
     queued_ms: float
     """Not before this peer's line, nor before the other's."""
-    pace_mbps: float
-    """At which it might have sent."""
 
 
 class Cables:
@@ -57,7 +56,7 @@ class Cables:
         is_full = (
             queued_ms > FULL_MS
             and any(flow.window.is_busy for flow in crossed)
-            and moved_mbps < HELD_SHARE * sum(flow.pace_mbps for flow in crossed)
+            and moved_mbps > LEAST_SHARE * line_mbps
             and used_mbps < LINE_SHARE * line_mbps
         )
         congested = self._congested.get(region, 0) + 1 if is_full else 0
@@ -120,14 +119,18 @@ def crossings_of(plan: Plan, here: str, region_of: Callable[[PeerId], str]) -> C
 
 
 def sum_of_shares(ways: Mapping[PeerId, Iterable[Way]], region_of: Callable[[PeerId], str]) -> dict[tuple[str, str], float]:
-    """(from, to) → Mbit/s: the cables between regions, as far as the peers that use them found them."""
-    found: dict[tuple[str, str], float] = {}
+    """(from, to) → Mbit/s: the cables between regions, as far as the peers that use them found them.
+
+    ways: of every peer, none where it has found nothing (yet): then it is taken to have the middle of the others' shares.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    peers = Counter(map(region_of, ways))
     for peer in sorted(ways):
         here = region_of(peer)
         for way in ways[peer]:
             if is_region(here) and is_region(way.region) and here != way.region:
-                found[here, way.region] = min(found.get((here, way.region), 0.0) + way.mbps, MOST_MBPS)
-    return found
+                found.setdefault((here, way.region), []).append(way.mbps)
+    return {pair: min(sum(shares) / len(shares) * peers[pair[0]], MOST_MBPS) for pair, shares in found.items()}
 
 
 def is_region(name: str) -> bool:

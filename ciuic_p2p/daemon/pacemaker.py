@@ -245,8 +245,7 @@ class Pacemaker:
             flow, region = self._flows[peer], self._crosses_to(peer)
             if is_region(here) and is_region(region) and region != here:
                 queued_ms = flow.sent_queued_ms - self._up_queued_ms - flow.down_queued_ms
-                pace_mbps = flow.pace_mbps if flow.pace_mbps is not None else 0.0
-                crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0), pace_mbps))
+                crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
         used_mbps = total_sent_mbps(sending.values()) if sending else 0.0
         for region, flows in crossing.items():
             self._cables.judge(region, flows, self._up.mbps, used_mbps)
