@@ -17,7 +17,19 @@ from rich.table import Table
 from benchmarks.report import FALLS_SHORT, MISSING
 
 NOTHING = '{"figures": {}}'
-COMMON = ("arenas", "children", "contestants", "contests", "laps", "limits", "report", "stand_in", "swarms")
+COMMON = (
+    "arenas",
+    "children",
+    "contestants",
+    "contests",
+    "laps",
+    "limits",
+    "oceans",
+    "pings",
+    "report",
+    "stand_in",
+    "swarms",
+)
 
 
 def main() -> int:

@@ -11,11 +11,13 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.arenas import wide_area
-from benchmarks.contests import Flags, flags_parser, read_flags
+from benchmarks.contests import Contest, Flags, flags_parser, read_flags
+from benchmarks.oceans import ocean
 from benchmarks.report import LEAST_SAMPLES, Figure, Measurement, progress, run_benchmark
 from ciuic_p2p.lab.topology import find_topology
 from ciuic_p2p.simulator.planning import Leader, Model
@@ -132,9 +134,16 @@ def planning_s(peers: int) -> list[float]:
     return seconds[1:]
 
 
-def measurements(flags: Flags, cases: Sequence[Case]) -> dict[str, Measurement]:
+def oceans(flags: Flags, stack: ExitStack) -> dict[str, Measurement]:
+    """In a lab of narrow cables, which comes up with the first of them and stays until `stack` is left."""
+    network = find_topology("ocean-limited")
+    return ocean(Contest(stack.enter_context(wide_area(network)), flags), network)
+
+
+def measurements(flags: Flags, cases: Sequence[Case], stack: ExitStack) -> dict[str, Measurement]:
     """Figure's name → what takes it."""
     return {
+        **oceans(flags, stack),
         "simulator_error": partial(simulator_error, flags, cases),
         "scale_1000": scale_1000,
         "plan_1000_s": plan_1000_s,
@@ -151,7 +160,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     flags, options = read_flags(parser())
     cases = [case for case in CASES if options.case is None or case.topology in options.case]
-    return run_benchmark("topology", measurements(flags, cases), own_flags=parser())
+    with ExitStack() as stack:
+        return run_benchmark("topology", measurements(flags, cases, stack), own_flags=parser())
 
 
 if __name__ == "__main__":
