@@ -43,7 +43,7 @@ def encode_join(join: JoinString) -> str:
         "token": join.invitation.token,
     }
     body = msgpack.packb(content)
-    return PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).rstrip(b"=").decode()
+    return PREFIX + _to_text(body + _checksum(body))
 
 
 def decode_join(text: str) -> JoinString:
@@ -71,9 +71,14 @@ def _body(encoded: str) -> bytes:
     except (ValueError, binascii.Error):
         raise ConfigError("the join string has a character or a length that none has", _REMEDY) from None
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-    if _checksum(body) != checksum:
+    # the last character carries bits that base64 does not use: only one of up to sixteen that decode alike was printed
+    if _checksum(body) != checksum or encoded != _to_text(data):
         raise ConfigError("the join string is incomplete or has a typing error", _REMEDY)
     return body
+
+
+def _to_text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def _content(body: bytes) -> dict[str, Any]:

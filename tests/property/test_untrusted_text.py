@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
@@ -39,6 +41,14 @@ def test_a_mistyped_join_string_is_noticed(position: int, character: str) -> Non
         return
     with pytest.raises(ConfigError, match=r"copy it again|begins with"):
         decode_join(mistyped)
+
+
+@pytest.mark.parametrize("address_length", [1, 2, 3])
+def test_bits_that_the_last_character_does_not_need_are_noticed(address_length: int) -> None:
+    text = encode_join(JoinString(("a" * address_length,), JOIN.invitation))
+    for character in set(string.ascii_letters + string.digits + "-_") - {text[-1]}:
+        with pytest.raises(ConfigError, match="copy it again"):
+            decode_join(text[:-1] + character)
 
 
 @given(st.integers(0, len(TEXT) - 1))
