@@ -118,6 +118,10 @@ class Round:
         """All others: members, excused ones and listeners."""
         return tuple(p for p in (*self.members(), *sorted(self.listeners)) if p != self.me)
 
+    def waits_for(self, peer: PeerId) -> bool:
+        """As a member, who hears all the others' Ready: whether that contributor has not said it, nor was given up for it."""
+        return self.is_member and peer not in self.samples and peer in self._expected()
+
     def needs_the_lost(self) -> bool:
         """A part's result is not here, who makes it or brings it is lost, and nobody was given it instead."""
         if self.finished:

@@ -348,8 +348,10 @@ class RunMachine:
         return self._open(Round.enter(self.me, message, now), now)
 
     def _is_acceptable(self, plan: Plan) -> bool:
-        """Of this lineage or a better one, and of a higher term than what is under way."""
+        """Of this lineage or a better one, and of a higher term than what is under way. What has ended here stays ended."""
         current, best = self.rounds.get(plan.epoch), self._best()
+        if current is not None and current.finished and current.plan.base_hash == plan.base_hash:
+            return False
         is_best = best is not None and best.state_hash == plan.base_hash
         if plan.run != self.run or plan.base_hash == (current.plan.base_hash if current is not None else None):
             return current is not None and plan.run == self.run and plan.term > current.plan.term
@@ -478,10 +480,15 @@ class RunMachine:
         if best.epoch <= self.epoch:
             return True
         current = self.rounds.get(self.epoch)
-        if current is None or current.needs_the_lost() or best.epoch > self.epoch + 1:
+        if current is None or current.needs_the_lost() or best.epoch > self.epoch + 1 or self._is_passed_by(current):
             return True
         at = self._behind_at()
         return at is not None and now >= at
+
+    def _is_passed_by(self, current: Round) -> bool:
+        """Whether a contributor that is waited for came past this epoch by another round, before it heard of this one."""
+        epoch = current.plan.epoch
+        return any(s.epoch is not None and s.epoch > epoch and current.waits_for(p) for p, s in self.standings.items())
 
     def _candidates(self) -> tuple[PeerId, ...]:
         """Peers that could contribute to this epoch, in the order of succession."""

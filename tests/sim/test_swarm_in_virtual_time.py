@@ -7,8 +7,8 @@ import pytest
 from ciuic_p2p.core.messages import Plan
 from ciuic_p2p.core.topology import Link, Place
 from ciuic_p2p.testing.histories import LeaderState, disturbed, leaderless, require_recovery
-from ciuic_p2p.testing.invariants import require_invariants
-from ciuic_p2p.testing.sim import SimPeer, SimSwarm, Ways
+from ciuic_p2p.testing.invariants import require_invariants, require_same_states
+from ciuic_p2p.testing.sim import RandomLatency, SimPeer, SimSwarm, Ways
 from ciuic_p2p.testing.ways import in_a_ring, in_any_way, in_groups
 
 
@@ -320,3 +320,30 @@ def test_a_peer_that_was_only_behind_gives_up_one_round_at_most():
     require_invariants(swarm)
     assert [swarm.peers[name].given_up_samples for name in "ab"] == [0, 0]
     assert swarm.peers["c"].given_up_samples < 50, "more than the one round that it ended alone when it woke"
+
+
+@pytest.mark.parametrize("seed", [39, 148, 149, 155, 194])
+def test_a_plan_that_comes_when_its_epoch_has_ended_does_not_begin_it_again(seed: int):
+    """A peer alone and one that is about to catch up each plan the same epoch: slow messages let the lone one end it first."""
+    swarm = SimSwarm(seed)
+    swarm.between = RandomLatency(swarm.agenda, swarm.rng, (1.0, 3.2))
+    swarm.add("a", step_s=0.01 if seed % 2 else 1.0)
+    swarm.at(0.5 + seed * 0.037 % 3, lambda: swarm.add("b", step_s=0.01))
+
+    longest_s = longest_standstill_s(swarm, 60.0)
+
+    require_same_states(swarm.living())
+    assert [p.left_rounds for p in swarm.living()] == [0, 0]
+    assert longest_s <= 15
+
+
+def longest_standstill_s(swarm: SimSwarm, until_s: float) -> float:
+    """In which some peer that had a state stayed at its epoch."""
+    longest_s, since_s = 0.0, {}
+    while swarm.now < until_s:
+        swarm.run_until(swarm.now + 0.25)
+        for peer in swarm.living():
+            if peer.state is not None:
+                began_s = since_s.setdefault((peer.name, peer.state.epoch), swarm.now)
+                longest_s = max(longest_s, swarm.now - began_s)
+    return longest_s
