@@ -2,6 +2,10 @@
 
 `simulator_error` averages with real daemons in three labs, one after the other, and simulates the same rounds. `scale_1000` is
 simulated alone. Rounds are timed as in `benchmarks.allreduce`.
+
+`adapt_rounds` and `adapt_limit` are of three-regions.json with real daemons: in the middle of a round the line of one of them
+drops from 100 to 10 Mbit/s, both ways. Rounds are counted from the next one, until the first that takes at most 1.5 times what
+the network allows at best with the slow line.
 """
 
 from __future__ import annotations
@@ -10,13 +14,14 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from benchmarks.arenas import wide_area
-from benchmarks.contests import Contest, Flags, flags_parser, read_flags
+from benchmarks.contests import VALUES_PER_MB, Contest, Flags, flags_parser, read_flags
+from benchmarks.drops import Adaptation, adaptations
 from benchmarks.oceans import ocean
 from benchmarks.report import LEAST_SAMPLES, Figure, Measurement, progress, run_benchmark
 from ciuic_p2p.lab.topology import find_topology
@@ -40,6 +45,8 @@ REGIONS = 8
 MODEL_BYTES = 2e9
 CODEC = "int4"
 EPOCHS = 3
+
+ADAPT_MEGABYTES = 12.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,28 @@ def planning_s(peers: int) -> list[float]:
     return seconds[1:]
 
 
+# -- a line that becomes slow --------------------------------------------------------------------------------------------
+
+
+def adapts(flags: Flags) -> dict[str, Measurement]:
+    """Both figures are of the same rounds."""
+
+    @cache
+    def found() -> tuple[list[Adaptation], Mapping[str, float]]:
+        return adaptations(find_topology("three-regions"), flags.count(ADAPT_MEGABYTES) / VALUES_PER_MB, "float32")
+
+    def adapt_rounds() -> Figure:
+        several, parts = found()
+        return Figure(samples=[one.rounds for one in several], goal=flags.goal(2.0), higher_is_better=False, parts=parts)
+
+    def adapt_limit() -> Figure:
+        several, parts = found()
+        goal = flags.goal(1.5)
+        return Figure(samples=[one.times_limit for one in several], goal=goal, higher_is_better=False, parts=parts)
+
+    return {"adapt_rounds": adapt_rounds, "adapt_limit": adapt_limit}
+
+
 def oceans(flags: Flags, stack: ExitStack) -> dict[str, Measurement]:
     """In a lab of narrow cables, which comes up with the first of them and stays until `stack` is left."""
     network = find_topology("ocean-limited")
@@ -144,6 +173,7 @@ def measurements(flags: Flags, cases: Sequence[Case], stack: ExitStack) -> dict[
     """Figure's name → what takes it."""
     return {
         **oceans(flags, stack),
+        **adapts(flags),
         "simulator_error": partial(simulator_error, flags, cases),
         "scale_1000": scale_1000,
         "plan_1000_s": plan_1000_s,

@@ -50,6 +50,8 @@ class DaemonConfig:
     up_mbps: float | None
     """What this machine's line to the network carries; None: found out while rounds run. The same for `down_mbps`."""
     down_mbps: float | None
+    forward: bool
+    """Carry bytes between two other peers of the swarm that have no better way to each other."""
     log_level: str
     json: bool
     """Print the ready line as JSON."""
@@ -216,6 +218,12 @@ def _rate_mbps(value: object) -> float:
     return float(value)
 
 
+def _yes_or_no(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("give true or false")
+    return value
+
+
 def _log_level(value: object) -> str:
     level = _text(value).lower()
     if level not in ("debug", "info", "warning", "error"):
@@ -256,6 +264,10 @@ def _as_number(read: Callable[[str], object]) -> Callable[[str], object]:
     return read_number
 
 
+def _as_yes_or_no(text: str) -> object:
+    return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.strip().lower(), text)
+
+
 def _host_name() -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")
     return plain[:63] or "peer"
@@ -276,6 +288,7 @@ SETTINGS = (
     Setting("lane_mbps", "--lane-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("up_mbps", "--up-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("down_mbps", "--down-mbps", _as_number(float), _rate_mbps, lambda: None),
+    Setting("forward", "--forward", _as_yes_or_no, _yes_or_no, lambda: True),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),
 )
 

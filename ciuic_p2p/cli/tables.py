@@ -21,6 +21,7 @@ def draw_status(status: dict[str, Any]) -> RenderableType:
         ("swarm", status["swarm"]),
         ("sent", in_bytes(status["bytes_sent"])),
         ("received", in_bytes(status["bytes_received"])),
+        ("forwards", _forwarding(status.get("forwarding"))),
     ):
         head.add_row(f"[bold]{label}[/bold]", cell(value))
     if not status["runs"]:
@@ -57,10 +58,15 @@ def draw_peers(peers: list[dict[str, Any]]) -> RenderableType:
 
 def draw_links(links: list[dict[str, Any]]) -> RenderableType:
     """What was measured between peers."""
-    table = _table("from", "to", "RTT ms", "goodput Mbit/s", "path")
+    table = _table("from", "to", "RTT ms", "goodput Mbit/s", "path", "why")
     for link in links:
         table.add_row(
-            cell(link["from"]), cell(link["to"]), number(link["rtt_ms"]), number(link["goodput_mbps"]), cell(link["path"])
+            cell(link["from"]),
+            cell(link["to"]),
+            number(link["rtt_ms"]),
+            number(link["goodput_mbps"]),
+            cell(link["path"]),
+            cell(link.get("why", "")),
         )
     return table
 
@@ -143,6 +149,13 @@ def listed(values: object) -> str:
     if isinstance(values, Iterable) and not isinstance(values, str):
         return ", ".join(cell(value) for value in values) or UNKNOWN
     return cell(values)
+
+
+def _forwarding(facts: dict[str, Any] | None) -> str:
+    """What a peer carries between others."""
+    if facts is None or not facts["is_on"]:
+        return "nothing" if facts is not None else UNKNOWN
+    return f"{in_bytes(facts['carried_bytes'])}, {facts['splices']} connections now, {facts['refused']} refused"
 
 
 def _table(*columns: str) -> Table:

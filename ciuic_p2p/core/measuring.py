@@ -45,6 +45,10 @@ class GoodputMeter:
 
     def __init__(self) -> None:
         self.mbps = 0.0
+        self.timed_bytes = 0
+        """In all bursts that say how fast the link is."""
+        self.burst_bytes = 0
+        """In the last one of them."""
         self._began_s = self._last_s = float("-inf")
         self._burst_bytes = 0
 
@@ -66,6 +70,8 @@ class GoodputMeter:
     def _end_burst(self) -> None:
         seconds = self._last_s - self._began_s
         if self._burst_bytes >= LEAST_BURST_BYTES and seconds > 0:
+            self.burst_bytes = self._burst_bytes
+            self.timed_bytes += self._burst_bytes
             measured = self._burst_bytes * 8e-6 / seconds
             self.mbps = measured if self.mbps == 0 else self.mbps + GOODPUT_GAIN * (measured - self.mbps)
         self._burst_bytes = 0

@@ -338,6 +338,13 @@ class AskPieces:
     """How many peers are asked for pieces of this state; each sends at its share of the line."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspects:
+    """Peers of which the sender has heard nothing for two probe periods, and those that it gave up for that."""
+
+    peers: tuple[PeerId, ...]
+
+
 Message = (
     Ping
     | Pong
@@ -355,6 +362,7 @@ Message = (
     | AskState
     | StateOffer
     | AskPieces
+    | Suspects
 )
 
 _TYPES: dict[int, type[Message]] = {
@@ -374,6 +382,7 @@ _TYPES: dict[int, type[Message]] = {
     14: AskState,
     15: StateOffer,
     16: AskPieces,
+    17: Suspects,
 }
 _NUMBERS = {cls: number for number, cls in _TYPES.items()}
 

@@ -90,6 +90,11 @@ class FlowWindow:
         return self.received_bytes * 8e-6 / self.seconds
 
     @property
+    def offered_bytes(self) -> int:
+        """What was put on the path, whether or not it arrived: where a line broke down nearly all is sent again."""
+        return max(self.sent_bytes, self.retransmitted_bytes)
+
+    @property
     def is_busy(self) -> bool:
         """Nearly all the time something was on its way."""
         return self.busy_s >= MOSTLY_BUSY * self.seconds

@@ -397,6 +397,17 @@ class Round:
         self._report_due = (self.me, self.term)
         return actions + self._report_if_due(now)
 
+    def _last_fence(self) -> Fence:
+        """For one that was lost and is back: it missed the word that the others went on without it."""
+        return Fence(
+            run=self.plan.run,
+            epoch=self.plan.epoch,
+            term=self.term,
+            plan_term=self.plan.term,
+            lost=tuple(sorted(self.lost)),
+            excused=tuple(sorted(self.excused)),
+        )
+
     def _take_losses(self, fence: Fence, now: float) -> list[RoundAction]:
         self.listeners -= set(fence.lost) - self.lost  # one lost before, and back since, listens on
         self.lost |= set(fence.lost)
@@ -526,6 +537,8 @@ class Round:
 
     def _greet(self, peer: PeerId) -> list[RoundAction]:
         """A renewed session lost what was under way on the old one: say all again that the peer may have missed."""
+        if peer in self.lost and self.leader == self.me and not self.left:
+            return [SendMessage(to=(peer,), message=self._last_fence())]
         if self.left or self.finished or peer in self.lost or peer not in (*self.members(), *self.listeners):
             return []
         actions: list[RoundAction] = []

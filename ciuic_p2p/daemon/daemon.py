@@ -25,6 +25,7 @@ from ciuic_p2p.daemon.addresses import session_addresses
 from ciuic_p2p.daemon.capacity import read_capacity
 from ciuic_p2p.daemon.neighbours import Neighbours
 from ciuic_p2p.daemon.pacemaker import WINDOW_S, Pacemaker
+from ciuic_p2p.daemon.pathfinder import Pathfinder
 from ciuic_p2p.daemon.runhost import Surroundings
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.daemon.showing import Showing
@@ -35,6 +36,7 @@ from ciuic_p2p.local.protocol import Attach, Position, Progress, Ready
 from ciuic_p2p.local.server import LocalServer
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.net.discovery import Discovery, Pace
+from ciuic_p2p.net.forwarding import ForwardLimits
 from ciuic_p2p.net.home import Home
 from ciuic_p2p.net.identity import Identity
 from ciuic_p2p.net.lane_group import LaneLimits
@@ -78,6 +80,10 @@ class Daemon:
         self._neighbours = Neighbours(self.peer_id, self._swarm.swarm_id, self._sealed_record, self)
         self._discovery = Discovery(self._network, self._identity, self._swarm.swarm_id, self._describe, self)
         self._pacemaker = Pacemaker(self._sessions, self.peer_id, self._neighbours.rtt_ms, self._region_of, *self._line())
+        self._pathfinder = Pathfinder(
+            self.peer_id, self._sessions, self._neighbours, self._name_of, self._pacemaker.path_limit_mbps
+        )
+        self._sessions.prefer_forwarders(self._pathfinder.order)
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._started_at_s = round(time.time())
@@ -103,7 +109,13 @@ class Daemon:
         self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
         self._exit.callback(self._runs.close)
         self._showing = Showing(
-            self.config, self._swarm.swarm_id, self._neighbours, self._runs, self._sessions.traffic, self._network_measured
+            self.config,
+            self._swarm.swarm_id,
+            self._neighbours,
+            self._runs,
+            self._sessions,
+            self._network_measured,
+            self._pathfinder.show,
         )
         self._discovery.start()
         self._exit.push_async_callback(self._discovery.stop)
@@ -159,6 +171,7 @@ class Daemon:
         everyone = (self.peer_id, *self._neighbours.present())
         sampled = sample_peers(self.peer_id, {peer: self._region_of(peer) for peer in everyone})
         self._neighbours.report_links(sampled)
+        self._pathfinder.tick(time.monotonic())
         self._runs.update_network(self._network_measured())
         if not any(host.is_busy() for host in self._runs.hosts()):
             line_mbps = self._pacemaker.lines_mbps(self.peer_id).get(self.peer_id, FIRST_GUESS_MBPS)
@@ -212,18 +225,26 @@ class Daemon:
 
     def _sessions_settings(self) -> SessionsSettings:
         lanes = LaneLimits(count=self.config.lanes_per_peer, most_mbps=self.config.lane_mbps)
-        return SessionsSettings(listen=(self.config.session_listen,), name=self.config.name, lanes=lanes)
+        return SessionsSettings(
+            listen=(self.config.session_listen,),
+            name=self.config.name,
+            lanes=lanes,
+            forwarding=ForwardLimits(is_on=self.config.forward),
+        )
 
     def _surroundings(self, tasks: asyncio.TaskGroup) -> Surroundings:
         return Surroundings(
             me=self.peer_id,
             transport=self._sessions,
             sign=self._identity.sign,
-            name_of=lambda peer: self.config.name if peer == self.peer_id else self._neighbours.name_of(peer),
+            name_of=self._name_of,
             pool=self._pool,
             tasks=tasks,
             pacemaker=self._pacemaker,
         )
+
+    def _name_of(self, peer: PeerId) -> str:
+        return self.config.name if peer == self.peer_id else self._neighbours.name_of(peer)
 
     def _line(self) -> tuple[Capacity, Capacity]:
         """Up and down: what the user says, else a first guess."""
@@ -265,6 +286,9 @@ class Daemon:
     def session_moved(self, peer: PeerId, path: str) -> None:
         self._neighbours.session_moved(peer, path)
 
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        self._neighbours.lanes_moved(peer, path)
+
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self._neighbours.session_closed(peer, error)
 
@@ -304,6 +328,7 @@ class Daemon:
 
     def peer_gone(self, peer: PeerId) -> None:
         self._pacemaker.forget(peer)
+        self._sessions.forsake(peer)
         self._runs.peer_gone(peer)
 
     # -- what this machine asks (local.server.TrainerHost) -----------------------------------------------------------------

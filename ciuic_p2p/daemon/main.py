@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 
@@ -16,16 +17,26 @@ from ciuic_p2p.daemon.daemon import Daemon
 from ciuic_p2p.net.home import Home
 
 LOG_FILE = "daemon.log"
+MOST_OPEN_FILES = 65_536
 LEAVING_LIMIT_S = 4.5
 """The whole of it, so that a daemon that was told to stop is gone within 5 s whatever the network does."""
 
 
 def run_daemon(config: DaemonConfig) -> int:
     """Returns when the daemon was told to stop: 0. Raises LocalError or Transient when it could not start."""
+    _allow_open_files()
     with Home.open(config.home) as home:
         _configure_logs(config, home)
         status: int = uvloop.run(_serve(config, home))
         return status
+
+
+def _allow_open_files() -> None:
+    """As many as the system lets this user have, within reason: each lane and each splice needs some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(config: DaemonConfig, home: Home) -> int:

@@ -15,9 +15,10 @@ from typing import Protocol
 import structlog
 
 from ciuic_p2p.core.frames import FrameHeader, FrameKind
-from ciuic_p2p.core.liveness import Liveness
+from ciuic_p2p.core.liveness import MOST_SUSPECTS, Liveness
 from ciuic_p2p.core.measuring import GoodputMeter, RttMeter
-from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, encode
+from ciuic_p2p.core.messages import Introduction, LinkMeasure, LinkReport, Message, Ping, Pong, Suspects, encode
+from ciuic_p2p.core.paths import DIRECT, RELAY, Leg
 from ciuic_p2p.core.records import PeerRecord, decode_record
 from ciuic_p2p.core.sampling import probing_period_s
 from ciuic_p2p.core.topology import Link, Place
@@ -47,13 +48,22 @@ class Watcher(Protocol):
         """It left, died or froze."""
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """timed_bytes: in all bursts that were long enough to time. burst_bytes: in the last one of them."""
+
+    timed_bytes: int
+    burst_bytes: int
+
+
 @dataclass(slots=True)
 class Neighbour:
     """One other peer."""
 
     record: PeerRecord | None = None
     raw_record: bytes = b""
-    path: str = "direct"
+    path: str = DIRECT
+    """By which bulk comes and goes."""
     rtt: RttMeter = field(default_factory=RttMeter)
     goodput: GoodputMeter = field(default_factory=GoodputMeter)
     """Of what comes from it."""
@@ -76,6 +86,7 @@ class Neighbours:
         self._watcher = watcher
         self._liveness = Liveness()
         self._number = 0
+        self._suspects_told: frozenset[PeerId] = frozenset()
         self._meters = threading.Lock()
 
     # -- records -------------------------------------------------------------------------------------------------------
@@ -123,6 +134,12 @@ class Neighbours:
                 neighbour.probes.clear()
                 neighbour.rtt, neighbour.goodput, neighbour.timed_s = RttMeter(), GoodputMeter(), float("-inf")
 
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        """Round trips are those of the session, which stays."""
+        neighbour = self.known.setdefault(peer, Neighbour())
+        with self._meters:
+            neighbour.path, neighbour.goodput = path, GoodputMeter()
+
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self._liveness.session_closed(peer)
         if error is None:
@@ -141,6 +158,8 @@ class Neighbours:
                 self._answered(peer, message.number, now)
             case LinkReport():
                 self.known[peer].reported = {link.peer: link for link in message.links[:MOST_RECORDS_KNOWN]}
+            case Suspects():
+                self._liveness.suspected(peer, message.peers)
             case _:
                 return False
         return True
@@ -172,6 +191,8 @@ class Neighbours:
             self.record_arrived(decode_record(raw, self._swarm_id), raw)
         if self._liveness.introduced(peer, record.started_at_s):
             self._watcher.peer_gone(peer)  # its daemon was started again and remembers nothing
+        if self._suspects_told:
+            self._send(peer, self._suspects())
         log.info("peer.arrived", peer=peer, name=record.name, region=record.region, path=self.known[peer].path)
         self._watcher.peer_arrived(peer)
 
@@ -182,6 +203,7 @@ class Neighbours:
         now = time.monotonic()
         for peer in self._liveness.period_passed():
             self._gone(peer, "silent")
+        self._tell_suspects()
         for peer in self._liveness.open_peers():
             self._number += 1
             probes = self.known[peer].probes
@@ -190,6 +212,17 @@ class Neighbours:
             probes[self._number] = now
             log.debug("ping.sent", peer=peer, number=self._number)
             self._send(peer, Ping(number=self._number))
+
+    def _tell_suspects(self) -> None:
+        """When they are others than at the period before."""
+        suspects = self._liveness.suspects()
+        if suspects != self._suspects_told:
+            self._suspects_told = suspects
+            for peer in self._liveness.open_peers():
+                self._send(peer, self._suspects())
+
+    def _suspects(self) -> Suspects:
+        return Suspects(peers=tuple(sorted(self._suspects_told)[:MOST_SUSPECTS]))
 
     def time_links(self, sampled: Collection[PeerId], line_mbps: float) -> None:
         """Sends a small burst over those links that carried nothing for long; the receiver times it."""
@@ -226,6 +259,31 @@ class Neighbours:
             found[peer, self.me] = Link(measure.rtt_ms, measure.jitter_ms, measure.goodput_mbps)
             found.setdefault((self.me, peer), Link(measure.rtt_ms, measure.jitter_ms, 0.0))
         return found
+
+    def legs(self) -> dict[tuple[PeerId, PeerId], Leg]:
+        """The same, without those that go through a third peer."""
+        return {
+            (source, target): Leg(
+                rtt_ms=max(link.rtt_ms, 0.0), goodput_mbps=max(link.goodput_mbps, 0.0), is_relayed=path == RELAY
+            )
+            for (source, target), link in self.links().items()
+            if (path := self.path(source, target)) in (DIRECT, RELAY)
+        }
+
+    def transfer(self, peer: PeerId) -> Transfer:
+        """What came from a peer since its path is what it is."""
+        neighbour = self.known.get(peer, Neighbour())
+        with self._meters:
+            return Transfer(neighbour.goodput.timed_bytes, neighbour.goodput.burst_bytes)
+
+    def path(self, source: PeerId, target: PeerId) -> str:
+        """Between two peers, as this one sees it or as the receiving one reports it; direct if nobody says otherwise."""
+        other = target if source == self.me else source
+        if self.me in (source, target):
+            return self.known[other].path if other in self.known else DIRECT
+        reporter = self.known.get(target)
+        measure = reporter.reported.get(source) if reporter is not None else None
+        return measure.path if measure is not None else DIRECT
 
     def region_of(self, peer: PeerId) -> str:
         neighbour = self.known.get(peer)

@@ -31,7 +31,7 @@ from ciuic_p2p.core.pacing import (
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.tcpinfo import TcpInfo
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
 log = structlog.get_logger(__name__)
 
@@ -44,8 +44,14 @@ NEAR_MS = 2.0
 """Peers so near share a switch, not an access line: nothing is paced between them."""
 FETCH_SHARE = 0.25
 """Of the line up, for newcomers that take the state while a round is under way."""
+FORWARD_SHARE = 0.5
+"""Of its own measured line, for what it carries between others while it takes part in a round itself; else all of it."""
 IDLE_SHARE = 0.5
 """Of the slower line, for what no plan foresaw, such as probes."""
+HELD_SHARE = 0.5
+"""Of its pace: a flow that moves less of it while frames wait is held back by its path."""
+HELD_WINDOWS = 4
+"""In a row: slow start and a busy processor last shorter."""
 
 
 @dataclass(slots=True)
@@ -71,6 +77,9 @@ class _Flow:
     """Much of what it sends here is lost."""
     ways: tuple[Way, ...] = ()
     """What it found between its region and others."""
+    pace_mbps: float | None = None
+    held_windows: int = 0
+    """In a row, in which frames waited and yet much less was moved than the pace allows."""
 
 
 class Pacemaker:
@@ -100,6 +109,9 @@ class Pacemaker:
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
+        self._carried_bytes = 0
+        self._forwarded_mbps = 0.0
+        """Carried between others in the last window: up as much as down."""
         self._fetches: dict[PeerId, int] = {}
         """Peers that take a state here → how many donors they asked."""
 
@@ -160,14 +172,18 @@ class Pacemaker:
         seconds, self._read_at_s = now - self._read_at_s, now
         windows = {peer: self._read(peer, seconds) for peer in self._sessions.connected()}
         for peer, window in windows.items():
-            self._flows[peer].sent_mbps = window.sent_mbps
+            self._note_sent(self._flows[peer], window)
+        carried_bytes = self._sessions.forwarding().carried_bytes
+        self._forwarded_mbps = (carried_bytes - self._carried_bytes) * 8e-6 / seconds
+        self._carried_bytes = carried_bytes
         far = {peer: window for peer, window in windows.items() if not self._is_near(peer)}
         if seconds > BUSY_SHARE * WINDOW_S:
             for flow in self._flows.values():
                 flow.delay.queued_ms = flow.sent_queued_ms = 0.0
-        self._judge_up({peer: window for peer, window in far.items() if window.sent_bytes >= LEAST_WINDOW_BYTES})
+        sending = {peer: window for peer, window in far.items() if window.offered_bytes >= LEAST_WINDOW_BYTES}
+        self._judge_up(sending)
         self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
-        self._judge_cables({peer: w for peer, w in far.items() if w.sent_bytes >= LEAST_WINDOW_BYTES})
+        self._judge_cables(sending)
         self._log(far)
         for peer, window in windows.items():
             self._tell(peer, loses=window.loses)
@@ -175,6 +191,20 @@ class Pacemaker:
             del self._fetches[peer]
         self._demands.forget_rests(self._sessions.waits_for)
         self._apply()
+
+    def _note_sent(self, flow: _Flow, window: FlowWindow) -> None:
+        flow.sent_mbps = window.sent_mbps
+        if window.is_busy:
+            is_held = flow.pace_mbps is not None and flow.sent_mbps < HELD_SHARE * flow.pace_mbps
+            flow.held_windows = flow.held_windows + 1 if is_held else 0
+
+    def path_limit_mbps(self, peer: PeerId) -> float | None:
+        """What the path to a peer could carry, where it is the path that limits what is sent there; None where it is not."""
+        share = next((way.mbps for way in self._cables.ways() if way.region == self._crosses_to(peer)), None)
+        if share is not None:
+            return share
+        flow = self._flows.get(peer)
+        return flow.sent_mbps if flow is not None and flow.held_windows >= HELD_WINDOWS else None
 
     def _read(self, peer: PeerId, seconds: float) -> FlowWindow:
         flow = self._flows.setdefault(peer, _Flow())
@@ -190,11 +220,11 @@ class Pacemaker:
 
     def _judge_up(self, sending: Mapping[PeerId, FlowWindow]) -> None:
         behind_cables = {way.region for way in self._cables.ways()}
-        flows = [self._flows[peer] for peer in sending if self._region_of(peer) not in behind_cables]  # others wait there
+        flows = [self._flows[peer] for peer in sending if self._crosses_to(peer) not in behind_cables]  # others wait there
         self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
         alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
         if sending:
-            moved_mbps = total_sent_mbps(sending.values())
+            moved_mbps = total_sent_mbps(sending.values()) + self._forwarded_mbps
             loses = bool(flows) and most([window.loses for window in sending.values()])
             self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
@@ -203,7 +233,7 @@ class Pacemaker:
         all_flows = [self._flows[peer] for peer in receiving]
         flows = [flow for flow in all_flows if all(way.region != here for way in flow.ways)]
         self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
-        moved_mbps = sum(window.received_mbps for window in receiving.values())
+        moved_mbps = sum(window.received_mbps for window in receiving.values()) + self._forwarded_mbps
         if receiving:
             loses = len(flows) > 1 and most([flow.loses for flow in flows])
             self._down.add(moved_mbps, self._down_queued_ms, loses=loses)
@@ -212,7 +242,7 @@ class Pacemaker:
     def _judge_cables(self, sending: Mapping[PeerId, FlowWindow]) -> None:
         here, crossing = self._region_of(self._me), dict[str, list[CrossingFlow]]()
         for peer, window in sending.items():
-            flow, region = self._flows[peer], self._region_of(peer)
+            flow, region = self._flows[peer], self._crosses_to(peer)
             if is_region(here) and is_region(region) and region != here:
                 queued_ms = flow.sent_queued_ms - self._up_queued_ms - flow.down_queued_ms
                 crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
@@ -269,19 +299,32 @@ class Pacemaker:
         fetching = {peer: donors for peer, donors in self._fetches.items() if peer in connected}
         rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
         waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
-        for_rounds = self._up.mbps * (1 - FETCH_SHARE) if fetching else self._up.mbps
+        own_mbps = self._up.mbps - min(self._forwarded_mbps, FORWARD_SHARE * self._up.mbps)
+        for_rounds = own_mbps * (1 - FETCH_SHARE) if fetching else own_mbps
         demands = self._demands.now({peer for peer in waiting if not self._is_near(peer)})
-        rates = pair_rates(demands, for_rounds, downs, rooms, lambda sent: self._cables.limits(sent, self._region_of))
+        rates = pair_rates(demands, for_rounds, downs, rooms, lambda sent: self._cables.limits(sent, self._crosses_to))
+        self._sessions.pace_forwarding(self._most_forwarded_mbps(shares=bool(rates)))
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
         if fetching:
-            limits = self._cables.limits(rates, self._region_of)
+            limits = self._cables.limits(rates, self._crosses_to)
             rates = {peer: min(mbps, limits.get(peer, mbps)) for peer, mbps in rates.items()}
         for peer in connected:
             if self._is_near(peer):
+                self._flows[peer].pace_mbps = None
                 self._sessions.pace(peer, None)
                 continue
             mbps = rates.get(peer, IDLE_SHARE * min(self._up.mbps, downs[peer]))
+            self._flows[peer].pace_mbps = mbps
             self._sessions.pace(peer, mbps)
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
+
+    def _most_forwarded_mbps(self, *, shares: bool) -> float | None:
+        """shares: this peer has frames of its own to send. None while nobody knows what the line carries."""
+        line_mbps = self._line_mbps()
+        return (FORWARD_SHARE if shares else 1.0) * line_mbps if line_mbps > 0 else None
+
+    def _crosses_to(self, peer: PeerId) -> str:
+        """The region to which frames for a peer go; none when they go through a third one: other cables are crossed then."""
+        return self._region_of(peer) if self._sessions.lanes_go_directly(peer) else UNKNOWN_REGION

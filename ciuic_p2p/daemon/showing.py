@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import psutil
@@ -13,8 +14,9 @@ from ciuic_p2p.config import DaemonConfig
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.daemon.neighbours import Neighbours
 from ciuic_p2p.daemon.outlook import Question, foresee
+from ciuic_p2p.daemon.pathfinder import Shown
 from ciuic_p2p.daemon.runs import Runs
-from ciuic_p2p.net.transport import Traffic
+from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.terms import VERSION, PeerId
 
 
@@ -27,22 +29,24 @@ class Showing:
         swarm_id: str,
         neighbours: Neighbours,
         runs: Runs,
-        traffic: Callable[[], Traffic],
+        sessions: Sessions,
         network: Callable[[], Network],
+        show_path: Callable[[str, PeerId | None], Shown],
     ) -> None:
         """network: as measured now."""
         self._config = config
         self._swarm_id = swarm_id
         self._neighbours = neighbours
         self._runs = runs
-        self._traffic = traffic
+        self._sessions = sessions
         self._network = network
+        self._show_path = show_path
         self._process = psutil.Process()
         self.loop_lag_ms = 0.0
         """The longest that the event loop was late in the last minute."""
 
     def status(self) -> dict[str, Any]:
-        traffic = self._traffic()
+        traffic = self._sessions.traffic()
         return {
             "peer_id": self._neighbours.me,
             "name": self._config.name,
@@ -51,6 +55,7 @@ class Showing:
             "version": VERSION,
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,
+            "forwarding": asdict(self._sessions.forwarding()),
             "store": {"free_disk_bytes": shutil.disk_usage(self._config.home).free},
             "memory_bytes": self._process.memory_info().rss,
             "loop_lag_ms": round(self.loop_lag_ms, 2),
@@ -88,7 +93,7 @@ class Showing:
                 "rtt_ms": round(link.rtt_ms, 2),
                 "jitter_ms": round(link.jitter_ms, 2),
                 "goodput_mbps": round(link.goodput_mbps, 2),
-                "path": self._path(source, target),
+                **asdict(self._path(source, target)),
             }
             for (source, target), link in sorted(self._neighbours.links().items())
         ]
@@ -105,11 +110,12 @@ class Showing:
         return await asyncio.to_thread(foresee, question, contributors, self._network())
 
     def metrics(self) -> dict[str, float]:
-        traffic = self._traffic()
+        traffic = self._sessions.traffic()
         samples: dict[str, float] = {
             "ciuic_peers_alive": len(self._neighbours.present()) + 1,
             "ciuic_bytes_sent_total": traffic.bytes_sent,
             "ciuic_bytes_received_total": traffic.bytes_received,
+            "ciuic_forwarded_bytes_total": self._sessions.forwarding().carried_bytes,
             "ciuic_memory_bytes": self._process.memory_info().rss,
             "ciuic_loop_lag_ms": self.loop_lag_ms,
         }
@@ -138,7 +144,10 @@ class Showing:
             "version": version,
         }
 
-    def _path(self, source: PeerId, target: PeerId) -> str:
-        other = target if source == self._neighbours.me else source
-        neighbour = self._neighbours.known.get(other)
-        return neighbour.path if neighbour is not None else "direct"
+    def _path(self, source: PeerId, target: PeerId) -> Shown:
+        """What others say of their own paths is shown without a reason."""
+        me = self._neighbours.me
+        path = self._neighbours.path(source, target)
+        if me in (source, target):
+            return self._show_path(path, target if source == me else source)
+        return Shown(self._show_path(path, None).path, "")

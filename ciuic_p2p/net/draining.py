@@ -27,6 +27,8 @@ class Drain:
         self._under_way = set(lanes)
         self._say_drained = say_drained
         self._peer_drained = False
+        self.is_over = False
+        """All its lanes were told to close."""
         for lane, share in lanes.items():
             share.retire(partial(self._tell_from_thread, lane))
         self._deadline = self._loop.call_later(_DEADLINE_S, self.close)
@@ -39,6 +41,7 @@ class Drain:
 
     def close(self) -> None:
         """Whatever is still under way."""
+        self.is_over = True
         self._deadline.cancel()
         for lane in self._lanes:
             lane.close()

@@ -49,7 +49,13 @@ class Kind(enum.IntEnum):
     MOVE = 11
     """The sender's last envelope on this connection: it goes on over the direct one with that number."""
     DRAINED = 12
-    """All that the sender has sent on lanes of the path that was left was acknowledged."""
+    """All that the sender has sent on lanes of the path that was left was acknowledged; the body says which leaving."""
+    WAY = 13
+    """The sender asks for a way to another peer (splice_messages.py); so do the next two."""
+    GIVEN = 14
+    CALLED = 15
+    STEER = 16
+    """The sender, who dials the lanes, dials them over the path in the body from now on; the session stays where it is."""
 
 
 @dataclass(frozen=True, slots=True)

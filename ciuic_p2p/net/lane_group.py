@@ -13,15 +13,18 @@ import math
 import random
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import structlog
 
 from ciuic_p2p.core.frames import FrameHeader
-from ciuic_p2p.errors import PeerUnreachable, RemoteError
+from ciuic_p2p.core.paths import forwarder_of
+from ciuic_p2p.errors import MalformedMessage, PeerUnreachable, RemoteError
 from ciuic_p2p.net.draining import Drain
 from ciuic_p2p.net.lane_opening import OPENING_BYTES, SALT_BYTES, LaneKeys, LaneOpening, unpack_opening
 from ciuic_p2p.net.lanes import Lane, LaneParts, breaks_only_the_lane
@@ -30,13 +33,16 @@ from ciuic_p2p.net.outbox import LaneShare, Outbox
 from ciuic_p2p.net.sealing import FRAMES_PER_KEY, FrameOpener, FrameSealer, lane_secrets
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tcpinfo import TcpInfo, prepare_for_bulk
-from ciuic_p2p.net.wires import RELAY, Dial
+from ciuic_p2p.net.wires import Dial
 from ciuic_p2p.terms import PeerId
 
 _log = structlog.get_logger(__name__)
 _LIVED_S = 5.0
 """A lane that lasted this long was no failed attempt: the next one is dialled without delay."""
 _random = random.SystemRandom()
+_STEERING = struct.Struct("!cI")
+_LONGEST_PATH = 80
+"""Characters: `via` and a peer id."""
 
 FrameReceived = Callable[[FrameHeader, memoryview], None]
 
@@ -60,9 +66,10 @@ class LaneLimits:
 class LaneGroupParts:
     """What a group is made of. decides: which of the two this peer is, see pairing.py.
 
-    dial: a new wire to the peer; None at the peer that was dialled.
+    path: of the session. dial: a new wire to the peer; None at the peer that was dialled.
     ask: tells the dialling peer that so many lanes are wanted.
-    say_drained: tells the peer that nothing of this side is under way any more on lanes that were left.
+    say_drained: tells the peer that nothing of this side is under way any more on lanes that were left, and when they were.
+    say_steered: tells the peer over which path lanes are dialled from now on. path_chosen: told the same, at both peers.
     end_session: called when the peer broke the protocol, or on a defect."""
 
     peer: PeerId
@@ -70,9 +77,12 @@ class LaneGroupParts:
     keys: LaneKeys
     outbox: Outbox
     meter: Meter
+    path: str
     dial: Dial | None
     ask: Callable[[int], None]
-    say_drained: Callable[[], None]
+    say_drained: Callable[[bytes], None]
+    say_steered: Callable[[bytes], None]
+    path_chosen: Callable[[str], None]
     frame_received: FrameReceived
     end_session: Callable[[Exception], None]
 
@@ -85,12 +95,23 @@ class LaneGroup:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet()
-        self._dial = parts.dial
+        self.dial = parts.dial
+        """Makes a new wire to the peer as the session's was made; None where the peer dials."""
+        self._lane_dial = parts.dial
+        """The same for lanes, which may go by another path."""
         self._keepers: list[asyncio.Task[None]] = []
         self._lanes: dict[Lane, asyncio.Event] = {}
         self._count = limits.count
-        self._relayed: dict[Lane, LaneShare] = {}
-        self._drain: Drain | None = None
+        self._home = self.path = parts.path
+        """Where the session goes, and where lanes are dialled (core/paths.py)."""
+        self._steerings = count()
+        self._left: set[str] = set()
+        """Paths over which no lane may come any more."""
+        self._ways: dict[Lane, tuple[str, LaneShare]] = {}
+        """By which path each lane goes."""
+        self._retired: set[Lane] = set()
+        """That are left: they end when they are empty."""
+        self._drains: dict[bytes, Drain] = {}
         self._numbers = count(0 if parts.decides else 1, 2)  # either side may dial, in turn: neither uses the other's
         self._used_numbers: set[int] = set()
         self._wanted = False
@@ -107,7 +128,7 @@ class LaneGroup:
 
     def answer(self, count: int) -> None:
         """The other peer asked for so many lanes; 0: as many as this one thinks right."""
-        if self._dial is not None:
+        if self.dial is not None:
             self.want()
             self.resize(count)
 
@@ -134,22 +155,63 @@ class LaneGroup:
         found = {lane.number: lane.read() for lane in self._lanes}
         return {number: info for number, info in found.items() if info is not None}
 
-    def move(self, dial: Dial | None) -> None:
-        """The session has a direct path now, over which this peer dials if it dialled that. No frame is begun on relayed lanes
-        any more; they are closed when both peers know that all that was under way there has arrived."""
-        self._dial = dial
-        self._drain = Drain(self._relayed, self._parts.say_drained)
+    def move(self, path: str, dial: Dial | None, leaving: bytes) -> None:
+        """The session goes over another path from now on, which this peer dials if it has `dial`, and the lanes follow.
+
+        leaving: what both peers call this; DRAINED says it."""
+        self._home, self.dial = path, dial
+        self._leave_for(path, dial, leaving)
+
+    def steer(self, path: str, dial: Dial) -> None:
+        """The lanes go over another path from now on, the session stays where it is. Only where this peer dials."""
+        if self.dial is None or self._closed or path == self.path:
+            return
+        leaving = _STEERING.pack(b"S", next(self._steerings))
+        self._parts.say_steered(leaving + path.encode())
+        self._leave_for(path, dial, leaving)
+        self._parts.path_chosen(path)
+
+    def steered(self, said: bytes) -> None:
+        """The peer has done that. Raises MalformedMessage."""
+        leaving, path = said[: _STEERING.size], said[_STEERING.size :].decode("ascii", errors="replace")
+        if self.dial is not None or len(path) > _LONGEST_PATH or (path != self._home and forwarder_of(path) is None):
+            raise MalformedMessage(self._parts.peer, "it moved lanes to where they cannot go")
+        self._leave_for(path, None, leaving)
+        self._parts.path_chosen(path)
+
+    def abandon(self, path: str) -> None:
+        """Nothing comes over that path any more, though it is not broken: lanes there end at once, unless the session uses it
+        too and ends by itself. What they had under way is sent again."""
+        if path == self._home:
+            return
+        if path == self.path and self.dial is not None:
+            self.steer(self._home, self.dial)
+        for lane, (way, _) in self._ways.items():
+            if way == path:
+                lane.close()
+
+    def _leave_for(self, path: str, dial: Dial | None, leaving: bytes) -> None:
+        """No frame is begun on other lanes any more; they are closed when both peers know that all that was under way there
+        has arrived."""
+        self._left.add(self.path)
+        self._left.discard(path)
+        self.path, self._lane_dial = path, dial
+        self._drains = {key: drain for key, drain in self._drains.items() if not drain.is_over}
+        left = {lane: share for lane, (way, share) in self._ways.items() if way != path and lane not in self._retired}
+        self._retired |= left.keys()
+        self._drains[leaving] = Drain(left, partial(self._parts.say_drained, leaving))
         self._stop_keeping()
         if self._wanted:
             self._provide()
 
-    def peer_drained(self) -> None:
-        if self._drain is not None:
-            self._drain.peer_drained()
+    def peer_drained(self, leaving: bytes) -> None:
+        """Nothing of the peer is under way any more on the lanes that were left then."""
+        if leaving in self._drains:
+            self._drains[leaving].peer_drained()
 
     def accept(self, connection: socket.socket, opening: LaneOpening, path: str) -> None:
         """A lane that the peer dialled, as its opening proves. Raises PeerUnreachable when it is not to be used."""
-        if path == RELAY and self._drain is not None:
+        if path in self._left:
             raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} comes over the path that was left")
         if self._closed or opening.number in self._used_numbers or len(self._lanes) >= self._limits.most_accepted:
             raise PeerUnreachable(f"lane {opening.number} of peer {self._parts.peer} was used before or is one too many")
@@ -168,8 +230,8 @@ class LaneGroup:
         """Ends all lanes; what they carried is gone with the session."""
         self.retire()
         self._parts.outbox.close()
-        if self._drain is not None:
-            self._drain.close()
+        for drain in self._drains.values():
+            drain.close()
         for lane in list(self._lanes):
             lane.close()
         await self._tasks.cancel()
@@ -184,11 +246,11 @@ class LaneGroup:
     def _provide(self) -> None:
         if self._closed:
             return
-        if self._dial is None:
+        if self.dial is None:
             self._parts.ask(self._count)
             return
         while len(self._keepers) < self._count:
-            self._keepers.append(self._tasks.spawn(self._keep_lane(self._dial)))
+            self._keepers.append(self._tasks.spawn(self._keep_lane(self._lane_dial or self.dial)))
 
     def _stop_keeping(self) -> None:
         for keeper in self._keepers:
@@ -202,10 +264,16 @@ class LaneGroup:
             try:
                 await self._dial_lane(dial)
             except (PeerUnreachable, RemoteError) as error:
-                _log.info("lane.unreachable", peer=self._parts.peer, error=str(error))
+                _log.info("lane.unreachable", peer=self._parts.peer, path=self.path, error=str(error))
+                self._go_home()
             delay_s = self._limits.shortest_delay_s if time.monotonic() - began > _LIVED_S else delay_s
             await asyncio.sleep(delay_s * _random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, self._limits.longest_delay_s)
+
+    def _go_home(self) -> None:
+        """A path that cannot be dialled is left for the session's own."""
+        if self.dial is not None and self.path != self._home:
+            self.steer(self._home, self.dial)
 
     async def _dial_lane(self, dial: Dial) -> None:
         """Opens a lane and waits for its end."""
@@ -236,8 +304,7 @@ class LaneGroup:
             meter=self._parts.meter,
         )
         lane = Lane(parts, self)
-        if path == RELAY:
-            self._relayed[lane] = parts.share
+        self._ways[lane] = path, parts.share
         ended = self._lanes[lane] = asyncio.Event()
         lane.pace(self._parts.outbox.most_mbps)
         lane.start()
@@ -246,7 +313,9 @@ class LaneGroup:
 
     def _forget(self, lane: Lane, error: Exception) -> None:
         self._lanes.pop(lane).set()
-        was_left = self._relayed.pop(lane, None) is not None and self._drain is not None
+        del self._ways[lane]
+        was_left = lane in self._retired
+        self._retired.discard(lane)
         if self._closed or (was_left and breaks_only_the_lane(error)):
             return
         self.broken_count += 1

@@ -7,6 +7,7 @@ Refuses to know where wires come from; it is given accepted and dialled ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -66,6 +67,10 @@ class Linker:
         self._links: dict[bytes, Link] = {}
         self._generations = count(1)
         self.strangers_meter = Meter()
+        self.way_told: Callable[[PeerId, Envelope], None] = _ignore
+        """What peers say of ways through third ones. Raises MalformedMessage."""
+        self.opened: Callable[[PeerId], None] = _ignore
+        """A session is up."""
 
     async def link(self, wire: Wire, origin: Origin) -> None:
         """Returns when the session is open, or is superfluous because another is. Raises RemoteError, PeerUnreachable.
@@ -97,7 +102,7 @@ class Linker:
             raise
 
     async def accept_path(self, wire: Wire, first_bytes: bytes) -> None:
-        """Offers the wire to the relayed session that its opening names. Raises PeerUnreachable as `accept_lane` does."""
+        """Offers the wire to the session that its opening names. Raises PeerUnreachable as `accept_lane` does."""
         link, opening = await self._recognise(wire, first_bytes)
         await link.mover.accept(wire, opening)
 
@@ -141,9 +146,12 @@ class Linker:
             keys=session.lane_keys,
             outbox=outbox,
             meter=self._contacts.get(session.peer).meter,
+            path=session.path,
             dial=dial,
             ask=lambda count: session.send(Kind.LANES, bytes([count])),
             say_drained=partial(session.send, Kind.DRAINED),
+            say_steered=partial(session.send, Kind.STEER),
+            path_chosen=partial(self._report_lanes, session),
             frame_received=partial(self._parts.receiver.frame_received, session.peer),
             end_session=session.end,
         )
@@ -183,6 +191,7 @@ class Linker:
         _log.info("session.opened", peer=contact.peer, path=link.session.path)
         self._parts.receiver.session_opened(contact.peer, link.session.path)
         link.opened.set()
+        self.opened(contact.peer)
         self._holding.spawn(self._hold(contact, link))
 
     async def _hold(self, contact: Contact, link: Link) -> None:
@@ -202,7 +211,11 @@ class Linker:
             case Kind.LANES:
                 link.lanes.answer(envelope.body[0] if envelope.body else 0)
             case Kind.DRAINED:
-                link.lanes.peer_drained()
+                link.lanes.peer_drained(envelope.body)
+            case Kind.STEER:
+                link.lanes.steered(envelope.body)
+            case Kind.WAY | Kind.GIVEN | Kind.CALLED:
+                self.way_told(link.session.peer, envelope)
             case _:
                 link.mover.take(envelope)
 
@@ -210,6 +223,10 @@ class Linker:
         self._contacts.get(session.peer).changed.set()
         _log.info("session.moved", peer=session.peer, path=session.path)
         self._parts.receiver.session_moved(session.peer, session.path)
+
+    def _report_lanes(self, session: Session, path: str) -> None:
+        _log.info("lanes.steered", peer=session.peer, path=path)
+        self._parts.receiver.lanes_moved(session.peer, path)
 
     def _report_closed(self, contact: Contact, link: Link, error: Exception | None) -> None:
         """Once: a link that was replaced is reported when that happens, not when its connection ends."""
@@ -226,3 +243,7 @@ class Linker:
         self._links.pop(link.session.lane_keys.session_id, None)
         link.mover.close()
         await link.lanes.close()
+
+
+def _ignore(*_: object) -> None:
+    """Until somebody wants to be told."""

@@ -1,4 +1,5 @@
-"""Moves an open session from the relay to a direct connection that was found later, without a gap.
+"""Moves an open session to a better path that was found later, without a gap: from the relay to one through a third peer, from
+either to a direct one.
 
 The TLS connection goes on; only what carries its records changes, and each direction changes by itself. Whoever finds a way
 dials it and proves with an opening that it holds the session's keys. Of the two, the peer that decides (pairing.py) picks one
@@ -17,12 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
+from ciuic_p2p.core.paths import DIRECT, rank
 from ciuic_p2p.errors import MalformedMessage, PeerUnreachable
 from ciuic_p2p.net.envelopes import Envelope, Kind
 from ciuic_p2p.net.lane_opening import OPENING_BYTES, PATH_MAGIC, SALT_BYTES, LaneOpening
 from ciuic_p2p.net.meters import Meter
 from ciuic_p2p.net.session import Session
-from ciuic_p2p.net.wires import DIRECT, Dial, Streams, Wire
+from ciuic_p2p.net.wires import Dial, Streams, Wire
 
 _NUMBER = struct.Struct("!I")
 _MOST_WAITING = 8
@@ -31,18 +33,19 @@ _MOST_WAITING = 8
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who is told of a move. left: what this side sends goes over the direct connection, of which `dial` makes another one;
-    None when the peer dialled it. moved: both directions do."""
+    """Who is told of a move. left(path, dial, move): what this side sends goes over another path now, of which `dial` makes
+    another connection (None when the peer dialled it); `move` is what both peers call this. moved: both directions do."""
 
-    left: Callable[[Dial | None], None]
+    left: Callable[[str, Dial | None, bytes], None]
     moved: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A direct connection to which the session could move."""
+    """A connection to which the session could move."""
 
     streams: Streams
+    path: str
     dial: Dial | None
 
 
@@ -59,34 +62,38 @@ class Mover:
         self._found: dict[int, _Found] = {}
         self._awaited: tuple[int, Streams] | None = None
         self._over = asyncio.Event()
+        """Set, and replaced by another one, when the session moves or ends."""
+        self._closed = False
 
     async def offer(self, dial: Dial) -> None:
         """Dials, and returns when the session has moved. Raises PeerUnreachable, RemoteError. The caller sets the deadline."""
         wire = await dial()
         try:
+            if self._is_useless(wire.path):
+                raise PeerUnreachable("the session ended or moved before a connection was there")
             streams = await wire.streams()
         finally:
             wire.close()
         number = next(self._numbers)
-        self._found[number] = _Found(streams, dial)
+        self._found[number] = _Found(streams, wire.path, dial)
         try:
             self._open(streams, number)
             await self._over.wait()
         finally:
             self._drop(number)
-        if self._session.path != DIRECT:
-            raise PeerUnreachable("the session ended before it could move")
+        if self._is_better(wire.path):
+            raise PeerUnreachable("the session ended or moved elsewhere before it could move there")
 
     async def accept(self, wire: Wire, opening: LaneOpening) -> None:
         """A connection that the peer dialled, as its opening proves. Raises PeerUnreachable when it is of no use."""
         self._meter.count_received(OPENING_BYTES)
         number = opening.number
         theirs = bool(number % 2) == self._decides
-        if wire.path != DIRECT or self._is_useless() or not theirs or number <= self._newest_heard:
-            raise PeerUnreachable("a direct connection that is of no use to its session")
+        if self._is_useless(wire.path) or not theirs or number <= self._newest_heard:
+            raise PeerUnreachable("a connection that is of no use to its session")
         self._newest_heard = number
-        self._found[number] = _Found(await wire.streams(), None)
-        if self._is_useless():  # it moved or ended meanwhile
+        self._found[number] = _Found(await wire.streams(), wire.path, None)
+        if self._is_useless(wire.path):  # it moved or ended meanwhile
             self._drop(number)
         elif self._decides:
             self._leave_for(number)
@@ -107,14 +114,14 @@ class Mover:
             self._follow(number)
 
     def close(self) -> None:
-        """The session has ended or moved: connections that were not taken are closed."""
-        self._over.set()
-        for number in list(self._found):
-            self._drop(number)
+        """The session has ended: connections that were not taken are closed."""
+        self._closed = True
+        self._forget_found()
 
     def _reached(self, number: int) -> None:
         """A connection that this side dialled is at the peer, and not at another machine of that address."""
-        if self._decides and number in self._found and not self._is_useless():
+        found = self._found.get(number)
+        if self._decides and found is not None and not self._is_useless(found.path):
             self._leave_for(number)
 
     def _leave_for(self, number: int) -> None:
@@ -142,9 +149,10 @@ class Mover:
         self._watch.moved()
 
     def _go(self, number: int, found: _Found) -> None:
-        self._session.send_over(found.streams, DIRECT, _NUMBER.pack(number))
-        self.close()
-        self._watch.left(found.dial)
+        move = _NUMBER.pack(number)
+        self._session.send_over(found.streams, found.path, move)
+        self._forget_found()
+        self._watch.left(found.path, found.dial, move)
 
     def _open(self, streams: Streams, number: int) -> None:
         keys = self._session.lane_keys
@@ -152,8 +160,21 @@ class Mover:
         streams[1].write(opening.pack(keys.opening_key, PATH_MAGIC))
         self._meter.count_sent(OPENING_BYTES)
 
-    def _is_useless(self) -> bool:
-        return self._over.is_set() or self._session.is_over or self._session.path == DIRECT
+    def _is_useless(self, path: str) -> bool:
+        """Also while another move is under way: the peer may offer it again."""
+        return self._closed or self._session.is_over or self._awaited is not None or not self._is_better(path)
+
+    def _is_better(self, path: str) -> bool:
+        return rank(path) < rank(self._session.path)
+
+    def _forget_found(self) -> None:
+        """Who waits to move looks what became of it."""
+        over, self._over = self._over, asyncio.Event()
+        if self._closed:
+            self._over.set()
+        over.set()
+        for number in list(self._found):
+            self._drop(number)
 
     def _forget_oldest(self) -> None:
         theirs = [number for number, found in self._found.items() if found.dial is None]

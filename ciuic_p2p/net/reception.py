@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from ciuic_p2p.errors import PeerUnreachable, RemoteError
 from ciuic_p2p.net.lane_opening import LANE_MAGIC, PATH_MAGIC
 from ciuic_p2p.net.linking import Linker, Origin
+from ciuic_p2p.net.splice_messages import SPLICE_MAGIC
 from ciuic_p2p.net.strangers import Antechamber, StrangerLimits
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.wires import TcpWire, Wire, address_of, listen
@@ -26,6 +28,8 @@ class Reception:
 
     def __init__(self, linker: Linker, limits: StrangerLimits, tasks: TaskSet) -> None:
         self._linker = linker
+        self.accept_splice: Callable[[Wire], Awaitable[None]] = _refuse
+        """Takes a connection for a splice between two others. Raises PeerUnreachable."""
         self._limits = limits
         self._antechamber = Antechamber(limits)
         self._tasks = tasks
@@ -42,6 +46,11 @@ class Reception:
         for listening in self._listening:
             self._tasks.spawn(self._accept_all(listening))
         return tuple(address_of(listening) for listening in self._listening)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens anywhere."""
+        return bool(self._listening)
 
     def close(self) -> None:
         for listening in self._listening:
@@ -67,6 +76,8 @@ class Reception:
             await self._linker.accept_lane(wire, first_bytes)
         elif first_bytes == PATH_MAGIC:
             await self._linker.accept_path(wire, first_bytes)
+        elif first_bytes == SPLICE_MAGIC:
+            await self.accept_splice(wire)
         elif first_bytes.startswith(_TLS_HANDSHAKE):
             await self._linker.link(wire, Origin(expected=expected, first_bytes=first_bytes))
         else:
@@ -83,3 +94,7 @@ class Reception:
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             self._tasks.spawn(self.receive(wire))
+
+
+async def _refuse(_wire: Wire) -> None:
+    raise PeerUnreachable("this peer forwards nothing")

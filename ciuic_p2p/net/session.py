@@ -67,7 +67,7 @@ class Session:
             self._loop.call_soon_threadsafe(self._send_queued)
 
     async def converse(self, message_received: Callable[[bytes], None], told: Callable[[Envelope], None]) -> Exception | None:
-        """Until the session ends; returns why, None when either side said goodbye. `told` hears of lanes and moves."""
+        """Until the session ends; returns why, None when either side said goodbye. `told` hears of lanes, moves and ways."""
         self._ticking = self._loop.call_later(self._limits.tick_s, self._tick)
         try:
             while (envelope := await self._stream.receive()) is not None:
@@ -118,7 +118,7 @@ class Session:
                 message_received(envelope.body)
             case Kind.GOODBYE:
                 self.end(None)
-            case Kind.LANES | Kind.REACHED | Kind.MOVE | Kind.DRAINED:
+            case Kind.LANES | Kind.REACHED | Kind.MOVE | Kind.DRAINED | Kind.WAY | Kind.GIVEN | Kind.CALLED | Kind.STEER:
                 told(envelope)
             case Kind.PING if len(envelope.body) == _PING_BYTES:
                 self.send(Kind.PONG, envelope.body)

@@ -1,6 +1,6 @@
 """The `Transport` over the network:
 
-sessions with all peers that are wanted or that come, direct or relayed, and their lanes.
+sessions with all peers that are wanted or that come, direct, through a third peer or relayed, and their lanes.
 
 Puts its parts together and refuses to know rounds, and where addresses come from.
 """
@@ -18,10 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ciuic_p2p.core.frames import FrameHeader
 from ciuic_p2p.core.membership import Member
+from ciuic_p2p.core.paths import DIRECT, via
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.contacts import Contacts, Link
 from ciuic_p2p.net.dialling import Dialler, DialLimits, OpenStream
-from ciuic_p2p.net.envelopes import INSTANCE_BYTES, Kind
+from ciuic_p2p.net.envelopes import INSTANCE_BYTES, Envelope, Kind
+from ciuic_p2p.net.forwarding import Forwarder, ForwardFacts, ForwardLimits
 from ciuic_p2p.net.introduction import Gate, Introducer
 from ciuic_p2p.net.lane_group import LaneLimits
 from ciuic_p2p.net.linking import Linker, LinkerParts
@@ -32,6 +34,7 @@ from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.tcpinfo import TcpInfo
 from ciuic_p2p.net.tls import TlsCredentials
 from ciuic_p2p.net.transport import OutgoingFrame, Receiver, Traffic, Transport
+from ciuic_p2p.net.ways import Prefer, Ways, way_through
 from ciuic_p2p.net.wires import StreamWire
 from ciuic_p2p.terms import PeerId
 
@@ -48,11 +51,12 @@ class SessionsSettings:
     lanes: LaneLimits = field(default_factory=LaneLimits)
     strangers: StrangerLimits = field(default_factory=StrangerLimits)
     dialling: DialLimits = field(default_factory=DialLimits)
+    forwarding: ForwardLimits = field(default_factory=ForwardLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """What is known of an open session. path: "direct" or "relay". round_trip_s: of the last ping, None before it."""
+    """What is known of an open session. path: as core/paths.py writes it. round_trip_s: of the last ping, None before it."""
 
     member: Member
     name: str
@@ -82,7 +86,12 @@ class Sessions(Transport):
         self._contacts = Contacts()
         self._linker = Linker(parts, self._contacts)
         self._reception = Reception(self._linker, settings.strangers, self._tasks)
-        self._dialler = Dialler(self._linker, self._contacts, settings.dialling, self._tasks)
+        self._forwarder = Forwarder(self._contacts, settings.forwarding, self._tasks, lambda: self._reception.is_open)
+        self._ways = Ways(self._contacts, lambda peer: self._dialler.addresses_of(peer), self._reception.receive, self._tasks)
+        self._dialler = Dialler(self._linker, self._contacts, self._ways, settings.dialling, self._tasks)
+        self._reception.accept_splice = self._forwarder.accept
+        self._linker.way_told = self._way_told
+        self._linker.opened = self._dialler.third_peer_came
 
     async def start(self) -> tuple[str, ...]:
         """Returns the addresses listened on. Raises AddressUnusable."""
@@ -98,6 +107,10 @@ class Sessions(Transport):
     def use_relay(self, open_stream: OpenStream) -> None:
         """From now on a peer that no direct address reaches is dialled so."""
         self._dialler.open_stream = open_stream
+
+    def prefer_forwarders(self, prefer: Prefer) -> None:
+        """From now on third peers are asked for a way in that order; before, the nearest first."""
+        self._ways.prefer = prefer
 
     def want(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """Keep a session with this peer, a direct one if that can be. addresses: "host:port" each; none when only a relay
@@ -138,10 +151,59 @@ class Sessions(Transport):
         link = self._link(peer)
         return link.lanes.read() if link is not None else {}
 
+    def is_direct(self, peer: PeerId) -> bool:
+        """Whether there is a session over a direct connection; its lanes may go elsewhere."""
+        link = self._link(peer)
+        return link is not None and link.session.path == DIRECT
+
+    def lanes_go_directly(self, peer: PeerId) -> bool:
+        """Not through a third peer, nor over a relay."""
+        link = self._link(peer)
+        return link is not None and link.lanes.path == DIRECT
+
+    def may_steer(self, peer: PeerId) -> bool:
+        """Whether this peer says by which path the lanes to `peer` go: it dials them, and the session is direct."""
+        link = self._link(peer)
+        return link is not None and self.is_direct(peer) and link.lanes.dial is not None
+
+    def steer(self, peer: PeerId, forwarder: PeerId | None) -> None:
+        """The lanes to a peer go through a third one from now on, or directly: None. By themselves they come back when that
+        way cannot be dialled; `lanes_moved` is told either way. Nothing unless `may_steer`."""
+        link = self._link(peer)
+        if link is None or link.lanes.dial is None or link.session.path != DIRECT:
+            return
+        if forwarder is None:
+            link.lanes.steer(DIRECT, link.lanes.dial)
+        else:
+            link.lanes.steer(via(forwarder), way_through(self._ways, peer, forwarder))
+
+    def forsake(self, forwarder: PeerId) -> None:
+        """A peer that is silent: lanes that go through it end, and others take over."""
+        for contact in self._contacts:
+            if contact.link is not None:
+                contact.link.lanes.abandon(via(forwarder))
+
+    def pace_forwarding(self, most_mbps: float | None) -> None:
+        """What may be carried for others from now on; None: as fast as it comes."""
+        self._forwarder.allowance.most_mbps = most_mbps
+
+    def forwarding(self) -> ForwardFacts:
+        """What this peer carries between others."""
+        return self._forwarder.facts()
+
     def waits_for(self, peer: PeerId) -> bool:
         """Whether frames to this peer are queued or not acknowledged."""
         link = self._link(peer)
         return link is not None and link.outbox.unacknowledged() > 0
+
+    def _way_told(self, peer: PeerId, envelope: Envelope) -> None:
+        match envelope.kind:
+            case Kind.WAY:
+                self._forwarder.take_asked(peer, envelope.body)
+            case Kind.GIVEN:
+                self._ways.take_given(peer, envelope.body)
+            case _:
+                self._ways.take_called(peer, envelope.body)
 
     def _link(self, peer: PeerId) -> Link | None:
         contact = self._contacts.find(peer)
@@ -170,7 +232,7 @@ class Sessions(Transport):
                 link.outbox.discard(partial(unwanted, contact.peer))
 
     def traffic(self) -> Traffic:
-        meters = [self._linker.strangers_meter, *(contact.meter for contact in self._contacts)]
+        meters = [self._linker.strangers_meter, self._forwarder.meter, *(contact.meter for contact in self._contacts)]
         readings = [meter.read() for meter in meters]
         return Traffic(sum(each.bytes_sent for each in readings), sum(each.bytes_received for each in readings))
 

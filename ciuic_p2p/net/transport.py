@@ -39,10 +39,13 @@ class Receiver(Protocol):
     """Who is told. All but `frame_received` are called in the event loop's thread and must return at once."""
 
     def session_opened(self, peer: PeerId, path: str) -> None:
-        """A session is up; `path` is "direct" or "relay". Messages may be sent from now on."""
+        """A session is up; `path` is written as in core/paths.py. Messages may be sent from now on."""
 
     def session_moved(self, peer: PeerId, path: str) -> None:
         """The session goes on over another path, both ways; nothing was lost."""
+
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        """Frames go over another path than the session, or over the same again; nothing was lost."""
 
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         """The session is down; None when the peer said goodbye. Frames not acknowledged are dropped."""

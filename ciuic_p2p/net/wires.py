@@ -12,6 +12,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
+from ciuic_p2p.core.paths import DIRECT, RELAY
 from ciuic_p2p.errors import AddressUnusable, PeerUnreachable
 from ciuic_p2p.net.tasks import TaskSet
 
@@ -20,8 +21,6 @@ _PUMP_BYTES = 1 << 18
 _DEAD_PATH_MS = 20_000
 """Unacknowledged data this old ends a connection; the kernel's own limit is about 15 minutes."""
 
-DIRECT, RELAY = "direct", "relay"
-
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -29,7 +28,7 @@ class Wire(ABC):
     """Reads exactly what is asked for, so that whoever takes it over misses nothing."""
 
     path: str
-    """DIRECT or RELAY."""
+    """As core/paths.py writes it: direct, relayed, or via a third peer."""
     source: str
     """Where it comes from, to limit strangers."""
 

@@ -18,6 +18,7 @@ class Recorder:
     def __init__(self) -> None:
         self.opened: list[tuple[PeerId, str]] = []
         self.moved: list[tuple[PeerId, str]] = []
+        self.steered: list[tuple[PeerId, str]] = []
         self.closed: list[tuple[PeerId, Exception | None]] = []
         self.messages: list[tuple[PeerId, bytes]] = []
         self.frames: list[tuple[PeerId, FrameHeader, bytes]] = []
@@ -36,6 +37,10 @@ class Recorder:
     def session_moved(self, peer: PeerId, path: str) -> None:
         self.moved.append((peer, path))
         self._note("moved")
+
+    def lanes_moved(self, peer: PeerId, path: str) -> None:
+        self.steered.append((peer, path))
+        self._note("steered")
 
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
         self.closed.append((peer, error))

@@ -71,17 +71,19 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--move", type=float, required=True)
     parser.add_argument("--samples", type=int, required=True)
-    parser.add_argument("--codec", default=PLAIN_MEAN.codec)
+    parser.add_argument("--noise", action="store_true", help="move by random values beside: nothing packs them")
+    parser.add_argument("--codec", default=PLAIN_MEAN.codec, help="with @TOPOLOGY where that is not to be chosen")
     options = parser.parse_args()
     layout = Layout((Entry(name="flat", shape=(options.count,), dtype="float32", role="parameter"),))
     try:
-        settings = replace(PLAIN_MEAN, codec=options.codec)
-        train(Attachment(options.home, options.run, layout, settings), options.move, options.samples)
+        codec, _, topology = options.codec.partition("@")
+        settings = replace(PLAIN_MEAN, codec=codec, topology=topology or PLAIN_MEAN.topology)
+        train(Attachment(options.home, options.run, layout, settings), options.move, options.samples, noise=options.noise)
     except SwarmError as error:
         say(event="ended", kind=type(error).__name__, error=str(error))
 
 
-def train(attachment: Attachment, move: float, samples: int) -> None:
+def train(attachment: Attachment, move: float, samples: int, *, noise: bool) -> None:
     attached = attachment.attach()
     say(event="attached", epoch=attached.epoch, fresh=attached.fresh, state_hash=attached.state_hash)
     orders, epoch = Orders(), attached.epoch
@@ -89,10 +91,12 @@ def train(attachment: Attachment, move: float, samples: int) -> None:
         before = attachment.exchange.values.copy()
         time.sleep(INNER_STEPS_S)
         attachment.exchange.values -= np.float32(move)
+        if noise:
+            attachment.exchange.values -= np.random.default_rng().standard_normal(len(before), np.float32)
         if orders.take_poison():
             attachment.exchange.values[len(before) // 2] = np.nan
         told = attachment.advance(Ready(samples=samples, steps=1, loss=None))
-        say_step(told, distinct(before - attachment.exchange.values))
+        say_step(told, [] if noise else distinct(before - attachment.exchange.values))
         epoch = told.epoch
     attachment.leave()
 

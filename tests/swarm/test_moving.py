@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
 import uvloop
@@ -19,46 +18,15 @@ from ciuic_p2p.net.lane_opening import OPENING_BYTES, PATH_MAGIC, LaneOpening
 from ciuic_p2p.net.sessions import SessionsSettings
 from ciuic_p2p.testing.logs import logged
 from ciuic_p2p.testing.proxy import Proxy
-from ciuic_p2p.testing.swarm import LISTEN, Swarm, SwarmPeer, probe, swarm
+from ciuic_p2p.testing.swarm import LISTEN, Swarm, SwarmPeer, swarm
 from tests.swarm.relay_kit import RelayInside, identity_beside
+from tests.swarm.talk_kit import Talk
 
 RUNNERS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 LOWER = pytest.mark.parametrize("lower", [True, False], ids=["the lower id dials the relay", "the higher id dials the relay"])
 EAGER = DialLimits(shortest_pause_s=0.05, relay_after_s=0.05, shortest_search_pause_s=0.1, longest_search_pause_s=0.2)
 PATIENT = DialLimits(shortest_search_pause_s=3600, longest_search_pause_s=3600)
 NOWHERE = "127.0.0.1:1"
-
-
-@dataclass
-class Talk:
-    """Frames and messages from each of two peers to the other, as long as it goes on."""
-
-    sides: Sequence[SwarmPeer]
-    sent: int = 0
-    _pause: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def go_on(self) -> None:
-        while True:
-            self.say()
-            await asyncio.sleep(0.005)
-
-    def say(self) -> None:
-        for side, other in (self.sides, self.sides[::-1]):
-            side.sessions.send_message(other.peer, b"%d" % self.sent)
-            side.sessions.send_frames(other.peer, [probe(self.sent, self.payload(self.sent))])
-        self.sent += 1
-
-    async def assert_arrived(self) -> None:
-        """Everything, once; messages in order."""
-        for side in self.sides:
-            await side.heard.until(lambda side=side: len(side.heard.messages) >= self.sent)
-            await side.heard.until(lambda side=side: len(side.heard.frames) >= self.sent)
-            assert [int(message) for _, message in side.heard.messages] == list(range(self.sent))
-            assert sorted(header.part for _, header, _ in side.heard.frames) == list(range(self.sent))
-            assert all(payload == self.payload(header.part) for _, header, payload in side.heard.frames)
-
-    def payload(self, number: int) -> bytes:
-        return number.to_bytes(4) * 10_000
 
 
 @asynccontextmanager

@@ -49,11 +49,15 @@ class Step:
 class TrainerProcess:
     """One life of a trainer at one daemon; it trains once it was told how far."""
 
-    def __init__(self, peer: PeerProcess, part: Part, values: int, run: str = RUN, codec: str = "float32") -> None:
+    def __init__(
+        self, peer: PeerProcess, part: Part, values: int, run: str = RUN, codec: str = "float32", *, noise: bool = False
+    ) -> None:
+        """noise: it moves each value differently, so that what travels cannot be packed; then its steps tell no moves."""
         self.peer, self.part, self.run = peer, part, run
         options: dict[str, object] = {"home": peer.home, "run": run, "count": values, "codec": codec}
         options |= {"move": part.move, "samples": part.samples}
         argv = [sys.executable, str(SCRIPT), *(f"--{key}={value}" for key, value in options.items())]
+        argv += ["--noise"] if noise else []
         self._said = peer.home.with_suffix(f".trainer{next(_numbers)}")
         environment = child_environment(PYTHONPATH=str(PROJECT))
         with self._said.open("wb") as said:

@@ -30,6 +30,7 @@ VIEWS: dict[str, Any] = {
         "swarm": "5f3a",
         "bytes_sent": 1_234_567,
         "bytes_received": 5,
+        "forwarding": {"is_on": True, "splices": 3, "carried_bytes": 2_000_000, "refused": 1},
         "store": {},
         "runs": [
             {
@@ -55,7 +56,9 @@ VIEWS: dict[str, Any] = {
             "version": "0.1.0",
         }
     ],
-    "links": [{"from": "node-us", "to": "node-eu", "rtt_ms": 90.44, "goodput_mbps": 93.1, "path": "direct"}],
+    "links": [
+        {"from": "node-us", "to": "node-eu", "rtt_ms": 90.44, "goodput_mbps": 93.1, "path": "via [b]as", "why": "as forwards"}
+    ],
     "rounds": [
         {
             "run": "mnist",
@@ -250,9 +253,9 @@ def test_tables_show_every_answer_and_take_no_markup_from_peers(what: str) -> No
     console = Console(width=200, record=True, quiet=False, file=sys.stderr)
     console.print(getattr(tables, f"draw_{what}")(VIEWS[what]))
     shows = {
-        "status": ["1.2 MB", "mnist", "0.50 s"],
+        "status": ["1.2 MB", "2.0 MB, 3 connections now, 1 refused", "mnist", "0.50 s"],
         "peers": ["[red]eu", "–"],
-        "links": ["direct"],
+        "links": ["via [b]as", "as forwards"],
         "rounds": ["node-us, node-eu", "auto: [b]int4", "1.07"],
         "plan": ["auto: [b]int4", "within [us] 2 send", "50.0%", "DiLoCo(inner_steps=34)", "chosen", "int4 anew"],
     }

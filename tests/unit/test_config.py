@@ -74,6 +74,8 @@ def test_sessions_listen_beside_libp2p(listen: str, expected: str) -> None:
         ("probe_period_s = '1'", "give seconds"),
         ("lanes_per_peer = 0", "whole number between 1 and 64"),
         ("lane_mbps = 0", "give Mbit/s"),
+        ("forward = 'perhaps'", "give true or false"),
+        ("forward = 1", "give true or false"),
         ("log_level = 'loud'", "give debug, info"),
         ("token_file = 'absent'", "cannot be read"),
         ("name = ", "is not TOML"),
@@ -93,6 +95,7 @@ def test_a_wrong_profile_is_one_line_with_the_file_and_the_remedy(tmp_path: Path
     [
         ({"http": "nowhere"}, {}, "the flag --http"),
         ({}, {"CIUIC_HTTP": "nowhere"}, "the variable CIUIC_HTTP"),
+        ({}, {"CIUIC_FORWARD": "perhaps"}, "the variable CIUIC_FORWARD"),
         ({}, {"CIUIC_LANES_PER_PEER": "many"}, "the variable CIUIC_LANES_PER_PEER"),
         ({}, {"CIUIC_JOIN": f"{PEER}, nobody"}, "the variable CIUIC_JOIN"),
     ],
@@ -112,6 +115,15 @@ def test_lists_and_numbers_are_read_from_the_environment() -> None:
     config = load_config({}, None, environ)
     assert config.joins == ("ciuic1abc", PEER)
     assert (config.probe_period_s, config.lanes_per_peer, config.lane_mbps) == (0.5, 4, 2.5)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("0", False), ("No", False), ("", True)])
+def test_whether_to_forward_is_read_from_the_environment(text: str, expected: bool) -> None:
+    assert load_config({}, None, {"CIUIC_FORWARD": text}).forward is expected
+
+
+def test_a_profile_may_say_not_to_forward(tmp_path: Path) -> None:
+    assert not load_config({}, profile_of(tmp_path, "forward = false"), {}).forward
 
 
 def test_a_missing_profile_is_named(tmp_path: Path) -> None:

@@ -563,3 +563,9 @@ def test_a_line_is_shared_out_whole_but_for_what_nobody_can_take(weights: list[i
     shares = _share_out(mbps, dict(zip(peers, weights, strict=True)), limits)
     assert sum(shares.values()) == pytest.approx(min(mbps, sum(limits.values())))
     assert all(shares[peer] <= limits[peer] * 1.0001 for peer in peers)
+
+
+def test_what_was_lost_was_offered_too() -> None:
+    broken_down = FlowWindow(seconds=0.5, sent_bytes=10_000, busy_s=0.5, retransmitted_bytes=130_000, received_bytes=0)
+    assert broken_down.offered_bytes == 130_000
+    assert broken_down.loses
