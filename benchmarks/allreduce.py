@@ -17,6 +17,7 @@ from ciuic_p2p.tensors.codecs.registry import all_codecs
 MEGABYTES = 100.0
 OTHER_MEGABYTES = (4.0, 400.0)
 LIMIT_S = 300.0
+WARM_UP_S = 10.0
 
 
 def measurements(two: Contest, four: Contest) -> dict[str, Measurement]:
@@ -33,7 +34,7 @@ def measurements(two: Contest, four: Contest) -> dict[str, Measurement]:
 
 
 def main() -> int:
-    parser = flags_parser(LIMIT_S)
+    parser = flags_parser(LIMIT_S, WARM_UP_S)
     flags, _ = read_flags(parser)
     with loopback(2) as two, loopback(4) as four:
         return run_benchmark("allreduce", measurements(Contest(two, flags), Contest(four, flags)), own_flags=parser)

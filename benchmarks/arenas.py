@@ -35,9 +35,11 @@ class Terms:
     """How a figure is taken."""
 
     laps: int
-    """That count, after one that warms up."""
+    """That count, after those that warm up."""
     limit_s: float
     """For all laps of one figure."""
+    warm_up_s: float = 0.0
+    """Turns warm up for as long, the first one in any case: loops are loaded, lines and cables are found."""
 
 
 class Arena:
@@ -118,15 +120,19 @@ def wide_area(topology: Topology) -> Arena:
 def take_turns(
     contestants: Mapping[str, Contestant], terms: Terms, pause: Callable[[float], None] = time.sleep
 ) -> dict[str, list[Lap]]:
-    """A whole round of one, of the next and so on, as many times as there are to be laps; a first turn warms up."""
-    deadline_s = time.monotonic() + terms.limit_s
+    """A whole round of one, of the next and so on, as many times as there are to be laps; the first turns warm up."""
+    began_s = time.monotonic()
+    deadline_s = began_s + terms.limit_s
     laps: dict[str, list[Lap]] = {name: [] for name in contestants}
-    for turn in range(terms.laps + 1):
+    warms_up = True
+    while warms_up or any(len(found) < terms.laps for found in laps.values()):
         for name, race in contestants.items():
             lap = _whole_lap(name, race, deadline_s, terms, pause)
-            laps[name].append(lap)
-            progress(f"{name}: {lap.seconds:.3f} s" + (", which warms up" if turn == 0 else ""))
-    return {name: found[1:] for name, found in laps.items()}
+            progress(f"{name}: {lap.seconds:.3f} s" + (", which warms up" if warms_up else ""))
+            if not warms_up:
+                laps[name].append(lap)
+        warms_up = warms_up and time.monotonic() - began_s < terms.warm_up_s
+    return laps
 
 
 def _whole_lap(name: str, race: Contestant, deadline_s: float, terms: Terms, pause: Callable[[float], None]) -> Lap:

@@ -36,11 +36,12 @@ class Flags:
         return goal if self.megabytes is None else None
 
 
-def flags_parser(limit_s: float) -> argparse.ArgumentParser:
-    """limit_s: the default for one figure."""
+def flags_parser(limit_s: float, warm_up_s: float) -> argparse.ArgumentParser:
+    """The defaults for one figure."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--laps", type=int, default=LEAST_SAMPLES, help="rounds of each contestant that count")
     parser.add_argument("--limit-s", type=float, default=limit_s, help="longest time for one figure")
+    parser.add_argument("--warm-up-s", type=float, default=warm_up_s, help="first rounds, which do not count, take so long")
     parser.add_argument("--megabytes", type=float, help="of the tensor, to try something out; figures then have no goal")
     return parser
 
@@ -49,7 +50,7 @@ def read_flags(parser: argparse.ArgumentParser) -> tuple[Flags, argparse.Namespa
     """This benchmark's flags; those of every benchmark are left to `run_benchmark`. SIGTERM ends it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options, _ = parser.parse_known_args()
-    terms = Terms(laps=max(options.laps, LEAST_SAMPLES), limit_s=options.limit_s)
+    terms = Terms(laps=max(options.laps, LEAST_SAMPLES), limit_s=options.limit_s, warm_up_s=options.warm_up_s)
     return Flags(terms=terms, megabytes=options.megabytes), options
 
 

@@ -30,6 +30,7 @@ from ciuic_p2p.simulator.simulation import Simulation, simulate
 from ciuic_p2p.simulator.world import Lines, even_world, world_of
 
 LIMIT_S = 300.0
+WARM_UP_S = 45.0
 
 PAYLOAD_SHARE = 1448 / 1500
 """Of a packet of the lab's: the rest is the headers of TCP and IP, which its lines and cables carry as well."""
@@ -181,7 +182,7 @@ def measurements(flags: Flags, cases: Sequence[Case], stack: ExitStack) -> dict[
 
 
 def parser() -> argparse.ArgumentParser:
-    flags = flags_parser(LIMIT_S)
+    flags = flags_parser(LIMIT_S, WARM_UP_S)
     names = [case.topology for case in CASES]
     flags.add_argument("--case", action="append", choices=names, help="simulate and measure on this network only")
     return flags

@@ -30,6 +30,7 @@ SLOW_LINES = Topology(
     rtt_ms={"us-eu": SLOW_RTT_MS},
 )
 LIMIT_S = 900.0
+WARM_UP_S = 15.0
 
 
 def ocean(contest: Contest, topology: Topology) -> dict[str, Measurement]:
@@ -74,7 +75,7 @@ def measurements(topology: Topology, flags: Flags, stack: ExitStack) -> dict[str
 
 
 def parser() -> argparse.ArgumentParser:
-    flags = flags_parser(LIMIT_S)
+    flags = flags_parser(LIMIT_S, WARM_UP_S)
     flags.add_argument("--topology", default="three-regions", help="a JSON file, or the name of one that is shipped")
     return flags
 

@@ -63,6 +63,19 @@ def test_contestants_take_turns_and_the_first_turn_warms_up() -> None:
     assert found == {"ours": [lap(1.0)] * 3, "gloo": [lap(1.0)] * 3}
 
 
+def test_turns_warm_up_for_as_long_as_they_shall(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def race(_limit_s: float) -> Lap:
+        nonlocal now_s
+        now_s += 4.0
+        return lap(now_s)
+
+    monkeypatch.setattr("benchmarks.arenas.time.monotonic", lambda: now_s)
+    found = take_turns({"ours": race}, Terms(laps=2, limit_s=60.0, warm_up_s=10.0), no_pause)
+    assert [one.seconds for one in found["ours"]] == [16.0, 20.0]
+
+
 def test_a_round_without_all_is_run_again_before_the_next_one_s_turn() -> None:
     ran: list[str] = []
     answers = iter([None, lap(5.0), lap(1.0), None, lap(2.0), lap(3.0)])

@@ -14,7 +14,7 @@ from ciuic_p2p.core.events import (
     StateHeld,
     TrainerAttached,
 )
-from ciuic_p2p.core.messages import Fence, Plan, Span, Standing
+from ciuic_p2p.core.messages import Fence, Plan, Ready, Span, Standing
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.terms import PeerId, StateHash
@@ -73,6 +73,8 @@ def test_it_takes_over_the_others_state_as_soon_as_it_is_told():
     machine.handle(TrainerAttached(shape=SHAPE), 0.0)
     machine.handle(StateHeld(epoch=EPOCH, state_hash=hash_of(EPOCH), samples=EPOCH), 0.0)
     machine.handle(MessageReceived(sender=LEADER, message=PLAN), 0.0)
+    ready = Ready(run="run", epoch=EPOCH, plan_term=PLAN.term, samples=1)
+    machine.handle(MessageReceived(sender=LEADER, message=ready), 1.0)
     standing = Standing(
         run="run",
         layout=SHAPE.layout,
