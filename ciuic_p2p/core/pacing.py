@@ -60,6 +60,8 @@ LOST_SHARE = 0.03
 MOSTLY_BUSY = 0.8
 """Of a window: what little trickles at a round's end says nothing of a path."""
 
+NEAR_MS = 2.0
+"""Peers so near share a switch, not an access line: nothing is paced between them."""
 FAR_MS = 10.0
 NEAR_LANES = 2
 FAR_LANES = 4
@@ -203,6 +205,12 @@ def common_queue_ms(queued_ms: Collection[float]) -> float:
     0 for a single flow, of which nobody can say where it waits.
     """
     return min(queued_ms) if len(queued_ms) > 1 else 0.0
+
+
+def is_near(round_trips_ms: Collection[float]) -> bool:
+    """By the probes, and by what the kernel saw on the lanes; 0: not known. Probes wait for processors busy with a round, so
+    the least says how far a peer is."""
+    return min((ms for ms in round_trips_ms if ms > 0), default=NEAR_MS) < NEAR_MS
 
 
 def most(flags: Collection[bool]) -> bool:

@@ -23,6 +23,7 @@ from ciuic_p2p.core.pacing import (
     FlowWindow,
     common_queue_ms,
     demand_of,
+    is_near,
     lanes_for,
     most,
     pair_rates,
@@ -40,8 +41,6 @@ BUSY_SHARE = 1.25
 """A window that lasted so much longer was not ended in time: what waited, waited for this process."""
 LEAST_WINDOW_BYTES = 64 << 10
 """A flow that moved less says nothing of its path."""
-NEAR_MS = 2.0
-"""Peers so near share a switch, not an access line: nothing is paced between them."""
 FETCH_SHARE = 0.25
 """Of the line up, for newcomers that take the state while a round is under way."""
 FORWARD_SHARE = 0.5
@@ -289,7 +288,9 @@ class Pacemaker:
             )
 
     def _is_near(self, peer: PeerId) -> bool:
-        return 0.0 < self._rtt_ms(peer) < NEAR_MS
+        flow = self._flows.get(peer)
+        on_lanes = flow.infos.values() if flow is not None and self._sessions.lanes_go_directly(peer) else ()
+        return is_near((self._rtt_ms(peer), *(info.least_rtt_ms for info in on_lanes)))
 
     # -- rates ------------------------------------------------------------------------------------------------------------
 

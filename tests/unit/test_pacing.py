@@ -45,6 +45,7 @@ from ciuic_p2p.core.pacing import (
     _share_out,
     common_queue_ms,
     demand_of,
+    is_near,
     lanes_for,
     most,
     pair_rates,
@@ -569,3 +570,18 @@ def test_what_was_lost_was_offered_too() -> None:
     broken_down = FlowWindow(seconds=0.5, sent_bytes=10_000, busy_s=0.5, retransmitted_bytes=130_000, received_bytes=0)
     assert broken_down.offered_bytes == 130_000
     assert broken_down.loses
+
+
+@pytest.mark.parametrize(
+    ("round_trips_ms", "near"),
+    [
+        ((), False),
+        ((0.0, 0.0), False),
+        ((0.4,), True),
+        ((35.0, 0.06, 0.05), True),  # a probe that waited for a busy processor, and what the kernel saw
+        ((0.0, 90.1, 90.2), False),
+        ((2.0,), False),
+    ],
+)
+def test_the_least_round_trip_says_how_far_a_peer_is(round_trips_ms: tuple[float, ...], near: bool) -> None:
+    assert is_near(round_trips_ms) is near
