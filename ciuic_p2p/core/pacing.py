@@ -57,6 +57,8 @@ line: it has no more under way than its own round trip wants, without the queue.
 LOST_SHARE = 0.03
 """Retransmitted bytes of a window, of those sent: more than a lossy path, such as a satellite's 0.5 %, loses by itself."""
 
+LEAST_WINDOW_BYTES = 64 << 10
+LEAST_WINDOW_SHARE = 0.02
 MOSTLY_BUSY = 0.8
 """Of a window: what little trickles at a round's end says nothing of a path."""
 
@@ -149,12 +151,15 @@ class Capacity:
         self._hold_windows = self._full_windows = 0
         self._carried_mbps: deque[float] = deque(maxlen=CUT_WINDOWS)
         """In the congested windows in a row up to now."""
+        self._moved_mbps: deque[float] = deque(maxlen=CUT_WINDOWS)
+        """In the last windows."""
 
     def add(self, moved_mbps: float, queued_ms: float, *, loses: bool) -> None:
         """One window in which so much was moved, lay in the queue before the line for so long, and was lost or not."""
         if self._is_fixed:
             return
         is_congested = loses or queued_ms > FULL_MS
+        self._moved_mbps.append(moved_mbps)
         self._count_congested(moved_mbps, is_congested=is_congested)
         if self._hold_windows:
             self._hold_windows -= 1
@@ -183,7 +188,8 @@ class Capacity:
             self.mbps = max(min(DRAIN_SHARE * carried_mbps, self.mbps), LARGEST_CUT * self.mbps, LEAST_MBPS)
             self._searches = False
         else:  # the first guess says nothing; under heavy loss a line carries less than it could: go on searching
-            self.mbps = max(min(GUESS_SHARE * carried_mbps, self.mbps), LEAST_MBPS)
+            # not from this window alone: at a round's end the queue is still there, and little is left to be moved
+            self.mbps = max(min(GUESS_SHARE * max(self._moved_mbps), self.mbps), LEAST_MBPS)
         self.is_measured, self._was_cut, self._calm_windows = True, True, 0
         self._hold_windows = HOLD_WINDOWS
 
@@ -197,6 +203,12 @@ class Capacity:
         if not self._searches:
             return PROBE_GROWTH
         return FAST_GROWTH if self.is_measured and not self._was_cut else SEARCH_GROWTH
+
+
+def least_window_bytes(line_mbps: float, window_s: float) -> float:
+    """A flow that moved less in a window says nothing of its path. Where a line carries little, little says something: else
+    nobody would see that it could carry more."""
+    return min(LEAST_WINDOW_BYTES, LEAST_WINDOW_SHARE * line_mbps * 125_000 * window_s)
 
 
 def common_queue_ms(queued_ms: Collection[float]) -> float:

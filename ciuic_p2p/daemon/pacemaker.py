@@ -17,6 +17,7 @@ from ciuic_p2p.core.messages import Line, Plan, Way, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
     LEAST_MBPS,
+    LEAST_WINDOW_BYTES,
     Capacity,
     DelayMeter,
     Demands,
@@ -25,6 +26,7 @@ from ciuic_p2p.core.pacing import (
     demand_of,
     is_near,
     lanes_for,
+    least_window_bytes,
     most,
     pair_rates,
     total_sent_mbps,
@@ -39,8 +41,6 @@ log = structlog.get_logger(__name__)
 WINDOW_S = 0.5
 BUSY_SHARE = 1.25
 """A window that lasted so much longer was not ended in time: what waited, waited for this process."""
-LEAST_WINDOW_BYTES = 64 << 10
-"""A flow that moved less says nothing of its path."""
 FETCH_SHARE = 0.25
 """Of the line up, for newcomers that take the state while a round is under way."""
 FORWARD_SHARE = 0.5
@@ -179,9 +179,10 @@ class Pacemaker:
         if seconds > BUSY_SHARE * WINDOW_S:
             for flow in self._flows.values():
                 flow.delay.queued_ms = flow.sent_queued_ms = 0.0
-        sending = {peer: window for peer, window in far.items() if window.offered_bytes >= LEAST_WINDOW_BYTES}
+        least_up_bytes, least_down_bytes = (least_window_bytes(line.mbps, WINDOW_S) for line in (self._up, self._down))
+        sending = {peer: window for peer, window in far.items() if window.offered_bytes >= least_up_bytes}
         self._judge_up(sending)
-        self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= LEAST_WINDOW_BYTES})
+        self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= least_down_bytes})
         self._judge_cables(sending)
         self._log(far)
         for peer, window in windows.items():

@@ -23,7 +23,7 @@ from blake3 import blake3
 
 from ciuic_p2p.core import events as e
 from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
-from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer, Transcript, encode
+from ciuic_p2p.core.messages import AskPieces, AskState, Message, Plan, StateOffer, Transcript, encode
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
@@ -113,8 +113,8 @@ class RunHost:
         with self._changed:
             computing = self._perform(self._machine.handle(event, time.monotonic()))
             self._changed.notify_all()
-        for action in computing:
-            self._around.pool.submit(self._compute, action)
+        for action, values in computing:
+            self._around.pool.submit(self._compute, action, values)
 
     def tick(self) -> None:
         """Several times a second, so that deadlines are kept."""
@@ -289,9 +289,9 @@ class RunHost:
                 raise MalformedPayload(sender, "a contribution under another codec than planned, or of no weight")
             values.add(header.part, payload, header.codec, header.samples, header.term, packed=header.packed)
         except RemoteError:
-            self._handle_in_round(header.epoch, e.PartRefused(sender=sender, part=header.part, term=header.term))
+            self._handle_in_round(values, header.epoch, e.PartRefused(sender=sender, part=header.part, term=header.term))
             raise
-        self._handle_in_round(header.epoch, e.PartAccumulated(sender=sender, part=header.part, term=header.term))
+        self._handle_in_round(values, header.epoch, e.PartAccumulated(sender=sender, part=header.part, term=header.term))
 
     def _take_result(self, sender: PeerId, header: FrameHeader, payload: memoryview) -> None:
         values = self._accepted(header, lambda r: r.judge_result(sender, header.part, header.term))
@@ -300,9 +300,9 @@ class RunHost:
         try:
             values.store_result(header.part, payload, header.codec, header.samples, packed=header.packed)
         except RemoteError:
-            self._handle_in_round(header.epoch, e.ResultRefused(part=header.part))
+            self._handle_in_round(values, header.epoch, e.ResultRefused(part=header.part))
             raise
-        self._handle_in_round(header.epoch, e.ResultStored(part=header.part))
+        self._handle_in_round(values, header.epoch, e.ResultStored(part=header.part))
 
     def _accepted(self, header: FrameHeader, judge: Callable[[Round], e.Verdict]) -> RoundValues | None:
         """The round's values when the frame is to be taken. Waits a while for a plan or a term that is still on its way."""
@@ -323,22 +323,36 @@ class RunHost:
             return judge(current)
         return e.Verdict.LATER if self._machine.awaits(header.epoch, header.term) else e.Verdict.IGNORE
 
-    def _handle_in_round(self, epoch: int, event: e.RoundEvent) -> None:
-        """In a lane's thread or the pool's: what computes a part is done at once, it is in the processor's cache."""
+    def _handle_in_round(self, values: RoundValues, epoch: int, event: e.RoundEvent) -> None:
+        """In a lane's thread or the pool's: what computes a part is done at once, it is in the processor's cache.
+
+        values: what the event is of. Another plan of the same epoch may have come meanwhile: its machine must not hear of it.
+        """
         with self._changed:
+            if self._values.get(epoch) is not values:
+                return
             computing = self._perform(self._machine.handle_in_round(epoch, event, time.monotonic()))
             self._changed.notify_all()
-        for action in computing:
+        for action, of_action in computing:
             if isinstance(action, e.PublishPart | e.AccumulateOwn):
-                self._compute(action)
+                self._compute(action, of_action)
             else:
-                self._around.pool.submit(self._compute, action)
+                self._around.pool.submit(self._compute, action, of_action)
 
     # -- actions, under the lock ---------------------------------------------------------------------------------------
 
-    def _perform(self, actions: list[e.RunAction]) -> list[e.RunAction]:
-        """Returns those that compute, for when the lock is free."""
-        return [action for action in actions if not self._do(action)]
+    def _perform(self, actions: list[e.RunAction]) -> list[tuple[e.RunAction, RoundValues | None]]:
+        """Returns those that compute, for when the lock is free, with the values of the round that they are of now."""
+        return [(action, self._values_of(action)) for action in actions if not self._do(action)]
+
+    def _values_of(self, action: e.RunAction) -> RoundValues | None:
+        match action:
+            case e.AccumulateOwn(epoch=epoch):
+                return self._own_values(epoch)
+            case e.PublishPart(epoch=epoch):
+                return self._values.get(epoch)
+            case _:
+                return None
 
     def _do(self, action: e.RunAction) -> bool:
         """False when it is of those that compute."""
@@ -352,17 +366,8 @@ class RunHost:
             case e.SendResult():
                 self._send_result(action)
             case e.OpenRound(epoch=epoch):
-                plan = self._machine.rounds[epoch].plan
-                self._around.pacemaker.round_opened(plan, self._around.me)
-                self._values[epoch] = RoundValues(plan, self._buffers)
-                self.rounds.open(plan, time.monotonic())
-                log.debug(
-                    "round.opened",
-                    run=self.run,
-                    epoch=epoch,
-                    contributors=plan.contributors,
-                    spans={span.owner: span.stop - span.start for span in plan.spans},
-                )
+                if epoch in self._machine.rounds:  # else what was decided right after has dropped it
+                    self._open_round(self._machine.rounds[epoch].plan)
             case e.DropRound(epoch=epoch):
                 self._values.pop(epoch, None)
                 self._around.pacemaker.round_closed(self.run, epoch)
@@ -381,12 +386,24 @@ class RunHost:
                 return False
         return True
 
-    def _compute(self, action: e.RunAction) -> None:
+    def _open_round(self, plan: Plan) -> None:
+        self._around.pacemaker.round_opened(plan, self._around.me)
+        self._values[plan.epoch] = RoundValues(plan, self._buffers)
+        self.rounds.open(plan, time.monotonic())
+        log.debug(
+            "round.opened",
+            run=self.run,
+            epoch=plan.epoch,
+            contributors=plan.contributors,
+            spans={span.owner: span.stop - span.start for span in plan.spans},
+        )
+
+    def _compute(self, action: e.RunAction, values: RoundValues | None) -> None:
         match action:
             case e.AccumulateOwn():
-                self._guarded(self._accumulate_own, action)
+                self._guarded(self._accumulate_own, action, values)
             case e.PublishPart():
-                self._guarded(self._publish, action)
+                self._guarded(self._publish, action, values)
             case e.FinishRound():
                 self._guarded(self._finish, action)
             case e.SeedState():
@@ -492,19 +509,19 @@ class RunHost:
 
     # -- computing, in the pool ----------------------------------------------------------------------------------------
 
-    def _accumulate_own(self, action: e.AccumulateOwn) -> None:
+    def _accumulate_own(self, action: e.AccumulateOwn, values: RoundValues | None) -> None:
         with self._changed:
-            values, samples = self._own_values(action.epoch), self._own_samples(action.epoch)
-        if values is not None:
+            is_there = values is not None and self._values.get(action.epoch) is values
+            samples = self._own_samples(action.epoch) if is_there else 0
+        if values is not None and samples > 0:
             values.add_own(action.part, samples, action.term)
             done = e.PartAccumulated(sender=self._around.me, part=action.part, term=action.term)
-            self._handle_in_round(action.epoch, done)
+            self._handle_in_round(values, action.epoch, done)
 
-    def _publish(self, action: e.PublishPart) -> None:
-        values = self._values.get(action.epoch)
+    def _publish(self, action: e.PublishPart, values: RoundValues | None) -> None:
         if values is not None:
             values.publish(action.part, action.term)
-            self._handle_in_round(action.epoch, e.PartPublished(part=action.part))
+            self._handle_in_round(values, action.epoch, e.PartPublished(part=action.part))
 
     def _finish(self, action: e.FinishRound) -> None:
         with self._changed:

@@ -47,6 +47,7 @@ from ciuic_p2p.core.pacing import (
     demand_of,
     is_near,
     lanes_for,
+    least_window_bytes,
     most,
     pair_rates,
     total_sent_mbps,
@@ -585,3 +586,16 @@ def test_what_was_lost_was_offered_too() -> None:
 )
 def test_the_least_round_trip_says_how_far_a_peer_is(round_trips_ms: tuple[float, ...], near: bool) -> None:
     assert is_near(round_trips_ms) is near
+
+
+def test_the_end_of_a_round_is_not_taken_for_what_the_line_carries() -> None:
+    capacity = Capacity()
+    capacity.add(70.0, CLEAR_MS, loses=False)
+    capacity.add(3.0, 76.0, loses=False)  # what was left to be moved; the queue of the window before is still told of
+    assert capacity.mbps >= 70.0
+
+
+@pytest.mark.parametrize("line_mbps", [LEAST_MBPS, 3.5, 100.0, MOST_MBPS])
+def test_flows_that_fill_a_line_say_something_of_it_however_slow_it_is(line_mbps: float) -> None:
+    peers, window_s = 16, 0.5
+    assert line_mbps / peers * 125_000 * window_s > least_window_bytes(line_mbps, window_s)
