@@ -82,6 +82,8 @@ class Round:
         self.repaired: set[int] = set()
         self.finished = False
         self.left = False
+        self.was_put_out = False
+        """The others went on without this peer."""
         self._storing: set[int] = set()
         self._sent_contribution = False
         self._roll_call: RollCall | None = None
@@ -117,6 +119,10 @@ class Round:
     def audience(self) -> tuple[PeerId, ...]:
         """All others: members, excused ones and listeners."""
         return tuple(p for p in (*self.members(), *sorted(self.listeners)) if p != self.me)
+
+    def ends_by_s(self) -> float:
+        """When the others are done with a round that went on without this peer, whatever happens to them."""
+        return self.progress_s + GIVE_UP_PATIENCES * self.plan.patience_s
 
     def waits_for(self, peer: PeerId) -> bool:
         """As a member, who hears all the others' Ready: whether that contributor has not said it, nor was given up for it."""
@@ -424,7 +430,10 @@ class Round:
         self.leader = sender
         self._roll_call = None
         if self.me in fence.lost:
-            return [] if self.finished else self._leave("the others went on without this peer")
+            if self.finished:
+                return []
+            self.was_put_out, self.progress_s = True, now
+            return self._leave("the others went on without this peer")
         actions = self._take_losses(fence, now)
         if self.me in self.plan.contributors:
             self._report_due = (sender, fence.term)

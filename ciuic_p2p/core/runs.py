@@ -118,6 +118,8 @@ class RunMachine:
         self._terms: dict[int, int] = {}
         self._abandoned: dict[int, int] = {}
         """Terms of rounds that were dropped for a state that others already have."""
+        self._put_out_of: Round | None = None
+        """The newest round that the others went on with alone."""
         self._recorded: set[int] = set()
         self._refused_layout = ""
         self._best_kept: Lineage | None = None
@@ -253,8 +255,13 @@ class RunMachine:
             else:
                 passed.append(action)
                 if isinstance(action, LeaveRound):
+                    self._note_put_out(self.rounds[action.epoch])
                     passed += self._drop(action.epoch) + self._load_empty_handed()
         return passed
+
+    def _note_put_out(self, left: Round) -> None:
+        if left.was_put_out:
+            self._put_out_of = left
 
     def _finish(self, action: FinishRound) -> list[RunAction]:
         plan = self.rounds[action.epoch].plan
@@ -354,8 +361,13 @@ class RunMachine:
             return False
         is_best = best is not None and best.state_hash == plan.base_hash
         if plan.run != self.run or plan.base_hash == (current.plan.base_hash if current is not None else None):
-            return current is not None and plan.run == self.run and plan.term > current.plan.term
+            return current is not None and plan.run == self.run and plan.term > current.plan.term and not self._was_lost(plan)
         return is_best or self.epoch is None or plan.epoch > self.epoch or plan.base_hash == self.state_hash
+
+    def _was_lost(self, plan: Plan) -> bool:
+        """Whether its leader was taken out of the round under way: that one ends without it, and does not begin anew."""
+        current = self.rounds.get(plan.epoch)
+        return current is not None and not current.left and plan.contributors[0] in current.lost
 
     def _open(self, opened: Round, now: float) -> list[RunAction]:
         epoch, plan = opened.plan.epoch, opened.plan
@@ -505,14 +517,28 @@ class RunMachine:
             return None
         if best is None or best.state_hash != self.state_hash:
             return None
+        at_least_s = self._others_end_by_s()
+        at = self._turn_at(self._trainer)
+        return at if at is None else max(at, at_least_s)
+
+    def _others_end_by_s(self) -> float:
+        """Who was put out of this epoch's round waits for what the others make of it, while they are at it."""
+        round_ = self._put_out_of
+        if round_ is None or (round_.plan.epoch, round_.plan.base_hash) != (self.epoch, self.state_hash):
+            return 0.0
+        at_it = any(peer in self.connected for peer in round_.members() if peer != self.me)
+        return round_.ends_by_s() if at_it else 0.0
+
+    def _turn_at(self, trainer: _Trainer) -> float | None:
+        """When it is this peer's turn to plan, by the order of succession."""
         place = self._candidates().index(self.me)
-        if place == 0 and len(self._candidates()) == 1 and self._behind() and self._trainer.ready_samples is None:
+        if place == 0 and len(self._candidates()) == 1 and self._behind() and trainer.ready_samples is None:
             return None  # alone it needs no plan before its inner steps are done; until then others may have arrived
         if place == 0:
-            return self._epoch_began_s + self._arrival_wait_s(self._trainer)
-        if self._trainer.ready_samples is None:
+            return self._epoch_began_s + self._arrival_wait_s(trainer)
+        if trainer.ready_samples is None:
             return None
-        return max(self._trainer.ready_s, self._epoch_began_s) + place * LEAST_PATIENCE_S
+        return max(trainer.ready_s, self._epoch_began_s) + place * LEAST_PATIENCE_S
 
     def _arrival_wait_s(self, trainer: _Trainer) -> float:
         """How long the leader waits with its plan for those of the round before that are about to get here.

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from test_late_comers import SHAPE, hash_of
 
 from ciuic_p2p.core.events import (
     FetchState,
     LeaveRound,
     MessageReceived,
+    OpenRound,
     PeerLost,
     PeerReturned,
+    RunAction,
     SendMessage,
     StateHeld,
+    TimePassed,
     TrainerAttached,
+    TrainerReady,
 )
 from ciuic_p2p.core.messages import Fence, Plan, Ready, Span, Standing
-from ciuic_p2p.core.rounds import Round
+from ciuic_p2p.core.rounds import GIVE_UP_PATIENCES, Round
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -93,3 +99,40 @@ def test_it_takes_over_the_others_state_as_soon_as_it_is_told():
 
     # then it does not wait for the results of a round that goes on without it
     assert [action.epoch for action in actions if isinstance(action, FetchState)] == [EPOCH + 1]
+
+
+def a_peer_in_the_round(me: PeerId) -> RunMachine:
+    machine = RunMachine(me, "run", now=0.0, seed_wait_s=1.0)
+    for other in {LEADER, OTHER, STILL} - {me}:
+        machine.handle(PeerReturned(peer=other), 0.0)
+    machine.handle(TrainerAttached(shape=SHAPE), 0.0)
+    machine.handle(StateHeld(epoch=EPOCH, state_hash=hash_of(EPOCH), samples=EPOCH), 0.0)
+    machine.handle(TrainerReady(samples=1), 0.0)
+    machine.handle(MessageReceived(sender=LEADER, message=PLAN), 0.0)
+    return machine
+
+
+def opened_by(actions: list[RunAction]) -> list[int]:
+    return [action.epoch for action in actions if isinstance(action, OpenRound)]
+
+
+def test_who_was_put_out_does_not_plan_the_epoch_anew_while_the_others_are_at_it():
+    machine = a_peer_in_the_round(STILL)
+    [fence] = fences_after_its_return(leader_without(STILL))
+    actions = machine.handle(MessageReceived(sender=LEADER, message=fence), 9.0)
+    assert [action for action in actions if isinstance(action, LeaveRound)]
+    until_s = 9.0 + GIVE_UP_PATIENCES * PLAN.patience_s
+    waiting = [opened_by(machine.handle(TimePassed(), now)) for now in (10.0, 60.0, until_s - 1)]
+    assert waiting == [[], [], []]
+    machine.handle(PeerLost(peer=LEADER), until_s - 1)
+    assert opened_by(machine.handle(PeerLost(peer=OTHER), until_s - 1)) == [EPOCH], "nobody is at it any more"
+
+
+def test_a_round_does_not_begin_again_for_one_that_was_put_out_of_it():
+    machine = a_peer_in_the_round(OTHER)
+    [fence] = fences_after_its_return(leader_without(STILL))
+    machine.handle(MessageReceived(sender=LEADER, message=fence), 9.0)
+    anew = dataclasses.replace(PLAN, term=PLAN.term * 4, contributors=(STILL, OTHER, LEADER))
+    actions = machine.handle(MessageReceived(sender=STILL, message=anew), 10.0)
+    assert opened_by(actions) == []
+    assert machine.rounds[EPOCH].plan == PLAN
