@@ -90,8 +90,8 @@ def test_the_present_path_stays_near_the_border() -> None:
     for links in (a_little_slower, a_little_quicker):
         for current in (DIRECT, via(ASIA)):
             assert chosen(50 * MB, links, current) == current
-    assert chosen(50 * MB, through(leg(border_mbps / 1.5, 0), leg(80, 0), leg(80, 0)), DIRECT) == via(ASIA)
-    assert chosen(50 * MB, through(leg(border_mbps * 1.5, 0), leg(80, 0), leg(80, 0)), via(ASIA)) == DIRECT
+    assert chosen(50 * MB, through(leg(border_mbps / SWITCH_GAIN / 1.1, 0), leg(80, 0), leg(80, 0)), DIRECT) == via(ASIA)
+    assert chosen(50 * MB, through(leg(border_mbps * SWITCH_GAIN * 1.1, 0), leg(80, 0), leg(80, 0)), via(ASIA)) == DIRECT
 
 
 def test_names_and_ranks() -> None:
