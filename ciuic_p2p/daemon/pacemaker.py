@@ -103,8 +103,8 @@ class Pacemaker:
         self._loop = asyncio.get_running_loop()
         self._flows: dict[PeerId, _Flow] = {}
         self._demands = Demands()
-        self._crossings: dict[str, Crossings] = {}
-        """Of each run's newest round."""
+        self._crossings: Crossings = {}
+        """Of the newest round, of whichever run: shares that were divided by several plans in turn would not add up."""
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
@@ -117,7 +117,7 @@ class Pacemaker:
     # -- what is to be sent: from any thread ---------------------------------------------------------------------------
 
     def round_opened(self, plan: Plan, me: PeerId) -> None:
-        self._crossings[plan.run] = crossings_of(plan, self._region_of(me), self._region_of)
+        self._crossings = crossings_of(plan, self._region_of(me), self._region_of)
         self._demands.open(plan.run, plan.epoch, demand_of(plan, me))
         self._apply_soon()
 
@@ -249,9 +249,8 @@ class Pacemaker:
         used_mbps = total_sent_mbps(sending.values()) if sending else 0.0
         for region, flows in crossing.items():
             self._cables.judge(region, flows, self._up.mbps, used_mbps)
-        for crossings in list(self._crossings.values()):
-            for region, sent in crossings.items():
-                self._cables.settle(region, sent, self._told_of(region), self._me)
+        for region in crossing:  # who sends nothing there has found nothing new to divide
+            self._cables.settle(region, self._crossings.get(region, {}), self._told_of(region), self._me)
 
     def _told_of(self, region: str) -> dict[PeerId, float]:
         return {peer: way.mbps for peer, flow in self._flows.items() for way in flow.ways if way.region == region}
