@@ -101,19 +101,20 @@ def name_culprit(reduction: Reduction, reports: Mapping[PeerId, Report]) -> Culp
         _bringer(reduction, part, peer, reports)
         for peer, report in reports.items()
         for part in range(len(reduction.parts))
-        if not _has(report, part)
+        if not has(report, part)
     )
     del lacking[reduction.me]
     return Culprit(lacking.most_common(1)[0][0], only_excused=False) if lacking else None
 
 
-def _has(report: Report, part: int) -> bool:
+def has(report: Report, part: int) -> bool:
+    """Whether the reporter needs nothing of `part` any more."""
     return report.finished or holds(report, part)
 
 
 def _bringer(reduction: Reduction, part: int, peer: PeerId, reports: Mapping[PeerId, Report]) -> PeerId:
     """The nearest one on the way from the owner that has the part's result, or the owner."""
     above = reduction.parent_of(part, peer)
-    while above is not None and above in reports and not _has(reports[above], part):
+    while above is not None and above in reports and not has(reports[above], part):
         above = reduction.parent_of(part, above)
     return reduction.owner[part] if above is None else above

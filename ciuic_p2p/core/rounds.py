@@ -40,7 +40,7 @@ from ciuic_p2p.core.events import (
 )
 from ciuic_p2p.core.messages import Assignment, Briefing, Fence, Plan, Ready, Repair, Report
 from ciuic_p2p.core.reduction import Reduction
-from ciuic_p2p.core.rollcall import RollCall, count_progress, holds, name_culprit, pack_parts, reassign
+from ciuic_p2p.core.rollcall import RollCall, count_progress, has, holds, name_culprit, pack_parts, reassign
 from ciuic_p2p.core.succession import next_counter, term_of
 from ciuic_p2p.terms import PeerId
 
@@ -505,8 +505,8 @@ class Round:
             told = self.audience()
             send: list[RoundAction] = [SendMessage(to=told, message=repair)] if told else []
             return send + self._apply_repair(repair, now)
-        if any(part_owner in self.lost for part_owner in self.owner):
-            return self._end_if_resolved(now)
+        if any(owner in self.lost and not all(has(r, part) for r in reports.values()) for part, owner in enumerate(self.owner)):
+            return self._end_if_resolved(now)  # only a finished member has it: the others take that one's state
         return self._judge_progress(call.reports, now)
 
     def _judge_progress(self, reports: dict[PeerId, Report], now: float) -> list[RoundAction]:

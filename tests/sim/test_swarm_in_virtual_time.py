@@ -6,7 +6,7 @@ import pytest
 
 from ciuic_p2p.core.messages import Plan
 from ciuic_p2p.core.topology import Link, Place
-from ciuic_p2p.testing.histories import LeaderState, disturbed, leaderless, require_recovery
+from ciuic_p2p.testing.histories import LeaderState, disturbed, leaderless, live_through, require_recovery
 from ciuic_p2p.testing.invariants import require_invariants, require_same_states
 from ciuic_p2p.testing.sim import RandomLatency, SimPeer, SimSwarm, Ways
 from ciuic_p2p.testing.ways import in_a_ring, in_any_way, in_groups
@@ -335,6 +335,11 @@ def test_a_plan_that_comes_when_its_epoch_has_ended_does_not_begin_it_again(seed
     require_same_states(swarm.living())
     assert [p.left_rounds for p in swarm.living()] == [0, 0]
     assert longest_s <= 15
+
+
+def test_a_part_of_the_lost_that_all_hold_does_not_keep_the_leader_from_reminding():
+    """p002 dies when all have its part's result and one contribution to another part was lost on its way."""
+    live_through(38)
 
 
 def longest_standstill_s(swarm: SimSwarm, until_s: float) -> float:
