@@ -59,6 +59,7 @@ LOST_SHARE = 0.03
 
 LEAST_WINDOW_BYTES = 64 << 10
 LEAST_WINDOW_SHARE = 0.02
+"""Of what the line carries in a window; see `least_window_bytes`."""
 MOSTLY_BUSY = 0.8
 """Of a window: what little trickles at a round's end says nothing of a path."""
 

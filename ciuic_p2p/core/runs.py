@@ -255,12 +255,12 @@ class RunMachine:
             else:
                 passed.append(action)
                 if isinstance(action, LeaveRound):
-                    self._note_put_out(self.rounds[action.epoch])
+                    self._note_put_out(self.rounds.get(action.epoch))
                     passed += self._drop(action.epoch) + self._load_empty_handed()
         return passed
 
-    def _note_put_out(self, left: Round) -> None:
-        if left.was_put_out:
+    def _note_put_out(self, left: Round | None) -> None:
+        if left is not None and left.was_put_out:
             self._put_out_of = left
 
     def _finish(self, action: FinishRound) -> list[RunAction]:
