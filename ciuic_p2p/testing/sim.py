@@ -126,6 +126,8 @@ class SimPeer:
     step_s: float
     alive: bool = True
     frozen: bool = False
+    freezes: int = 0
+    """So far: who was about to give it up for an earlier one has seen it since."""
     state: SimState | None = None
     old_states: dict[int, SimState] = field(default_factory=dict)
     rounds: dict[int, _SimRound] = field(default_factory=dict)
@@ -273,12 +275,13 @@ class SimSwarm:
     def freeze(self, name: str, seconds: float) -> None:
         """Handles nothing for a while; the others give it up after DETECTION_S; afterwards sessions are renewed."""
         peer = self.peers[PeerId(name)]
-        peer.frozen = True
+        peer.frozen, peer.freezes = True, peer.freezes + 1
+        number = peer.freezes
         self.disturbed.append((self.now, peer.name))
         torn: list[SimPeer] = []
 
         def give_up() -> None:
-            if peer.frozen and peer.alive:
+            if peer.frozen and peer.freezes == number and peer.alive:
                 torn.extend(self._others(peer))
                 for other in torn:
                     self._cut(peer, other)

@@ -342,6 +342,12 @@ def test_a_part_of_the_lost_that_all_hold_does_not_keep_the_leader_from_remindin
     live_through(38)
 
 
+@pytest.mark.parametrize("seed", [4513, 5489])
+def test_one_that_freezes_twice_shortly_is_not_given_up_for_both_together(seed: int):
+    """The simulated peers were, and never met it again."""
+    live_through(seed)
+
+
 def longest_standstill_s(swarm: SimSwarm, until_s: float) -> float:
     """In which some peer that had a state stayed at its epoch."""
     longest_s, since_s = 0.0, {}
