@@ -529,9 +529,9 @@ class RunHost:
             plan = self._machine.rounds[action.epoch].plan if action.epoch in self._machine.rounds else None
             if values is None or version is None or plan is None or version.epoch != action.epoch:
                 return
-            base_is_used_up = self.seat is None or self.seat.base is not version or action.counted
-            in_place = base_is_used_up and self._versions.give_up_current(time.monotonic())
-            if in_place and self._contribution is not None:
+            is_base = self.seat is not None and self.seat.base is version
+            in_place = (not is_base or action.counted) and self._versions.give_up_current(time.monotonic())
+            if in_place and is_base and self._contribution is not None:  # one of an older base waits for a later round
                 self._contribution.end()
         self.rounds.finish(action, time.monotonic())
         optimizer = OuterOptimizer(learning_rate=plan.outer_learning_rate, momentum=plan.outer_momentum)

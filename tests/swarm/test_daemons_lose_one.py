@@ -61,7 +61,7 @@ class Scene:
             assert trainer.step_to(self.last).counted
         row = self.survivors[0].peer.rounds(RUN)[self.epoch]
         assert row["lost"] == [self.victim.peer.name]
-        had_span = self.spans[self.victim.peer.peer_id] > 0
+        had_span = self.spans.get(self.victim.peer.peer_id, 0) > 0
         assert (row["repaired"] > 0) == had_span
 
     def _plan(self) -> dict[str, Any] | None:

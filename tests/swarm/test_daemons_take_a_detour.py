@@ -18,13 +18,13 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-VALUES = 1_000_000
+VALUES = 2_000_000
 US, EU, ASIA = "us", "eu", "as"
 TOPOLOGY = Topology(
     hosts=tuple(Host(name=name, region=name, up_mbps=80, down_mbps=80) for name in (US, EU, ASIA)),
     rtt_ms={"us-eu": 60, "us-as": 40, "eu-as": 40},
     loss={"us-eu": 0.02},
-    cable_mbps={"us-eu": 5},
+    cable_mbps={"us-eu": 3},
 )
 SLOW_S = 120.0
 WAYS = ((US, EU), (EU, US))
@@ -44,7 +44,7 @@ def path(peer: PeerProcess, source: str, target: str) -> tuple[str, str]:
 
 
 def test_frames_leave_a_bad_direct_path_and_come_back_when_the_third_peer_dies(lab: RunningLab, tmp_path: Path) -> None:
-    with daemons(tmp_path) as made:
+    with daemons(tmp_path, CIUIC_LOG_LEVEL="debug") as made:
         # given three peers that train, two of them with a bad path between them
         us, eu, asia = peers = [made.new(name) for name in (US, EU, ASIA)]
         for peer in peers:
