@@ -106,5 +106,5 @@ def without_state(layout: str) -> Standing:
 
 async def until(holds: Any) -> None:
     async with asyncio.timeout(20):
-        while not holds():
+        while not holds():  # noqa: ASYNC110  # threads of the pool do it: nobody could set an event for it
             await asyncio.sleep(0.005)
