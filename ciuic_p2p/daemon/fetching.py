@@ -1,6 +1,7 @@
 """Takes one version of a run's state from several donors at once, every piece verified. Knows no rounds.
 
-A donor that is silent, refuses or lies is left out and its pieces are asked of the others.
+Who comes to hold that version meanwhile becomes a donor too. A donor that is silent, refuses or lies is left out and its pieces
+are asked of the others.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from itertools import cycle
 
 import msgpack
 import numpy as np
@@ -16,6 +16,7 @@ import structlog
 
 from ciuic_p2p.core.ancestry import MOST_STATES
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
+from ciuic_p2p.core.piecework import Piecework
 from ciuic_p2p.errors import MalformedMessage, PeerUnreachable
 from ciuic_p2p.tensors.codecs.base import Float32
 from ciuic_p2p.tensors.outer import OuterState
@@ -49,7 +50,7 @@ class Fetch:
     ) -> None:
         """local: values held here that may be the anchor's, such as a model that every script begins with alike."""
         self._run, self._epoch, self._state_hash = run, epoch, state_hash
-        self._donors = donors
+        self._donors = list(donors)
         self._send = send
         self._local = local
         self._loop = asyncio.get_running_loop()
@@ -57,8 +58,7 @@ class Fetch:
         """Of the state, as the first donor says."""
         self._manifest: StateManifest | None = None
         self._state: OuterState | None = None
-        self._missing: set[int] = set()
-        self._willing: list[PeerId] = []
+        self._work = Piecework(())
         self._refused: set[PeerId] = set()
         self._changed = asyncio.Event()
         self._lock = threading.Lock()
@@ -68,26 +68,51 @@ class Fetch:
         """Of the pieces wanted; others are of a fetch that was given up, and nobody's fault."""
         return version_tag(self._state_hash)
 
+    @property
+    def wanted(self) -> tuple[int, StateHash]:
+        return self._epoch, self._state_hash
+
+    def add_donor(self, donor: PeerId) -> None:
+        """In the loop's thread: one more peer holds this version now."""
+        if donor not in self._donors:
+            self._donors.append(donor)
+            self._ask_for_offer(donor)
+
+    def drop_donor(self, donor: PeerId) -> None:
+        """In the loop's thread: it is gone."""
+        with self._lock:
+            self._work.drop_donor(donor)
+        self._refused.add(donor)
+        self._changed.set()
+
     async def run(self) -> tuple[OuterState, StateManifest] | None:
         """None when no donor could give it."""
         for donor in self._donors:
-            self._ask(donor, AskState(run=self._run, epoch=self._epoch, state_hash=self._state_hash))
-        all_asked = set(self._donors)
-        await self._wait(lambda: bool(self._willing) or self._refused >= all_asked, OFFER_LIMIT_S)
-        if not self._willing:
+            self._ask_for_offer(donor)
+        await self._wait(lambda: self._manifest is not None or self._refused >= set(self._donors), OFFER_LIMIT_S)
+        if self._manifest is None:
             return None
         await self._loop.run_in_executor(None, self._take_from_here)
         for _ in range(MOST_STALLS):
-            self._ask_for_missing()
-            while self._missing:
-                before = len(self._missing)
-                if not await self._wait(lambda before=before: len(self._missing) < before, STALL_LIMIT_S):  # type: ignore[misc]
-                    break
-            if not self._missing:
+            if await self._take_all():
                 return self._taken()
-            self._willing.append(self._willing.pop(0))
-        log.warning("state.fetch_stalled", run=self._run, epoch=self._epoch, missing=len(self._missing))
+            with self._lock:
+                self._work.stalled()
+        log.warning("state.fetch_stalled", run=self._run, epoch=self._epoch, missing=len(self._work.missing))
         return None
+
+    async def _take_all(self) -> bool:
+        """False when nothing came for too long."""
+        while before := len(self._work.missing):
+            self._ask_for_missing()
+            donors = self._work.donors
+
+            def is_another(before: int = before, donors: tuple[PeerId, ...] = donors) -> bool:
+                return len(self._work.missing) < before or self._work.donors != donors
+
+            if not donors or not await self._wait(is_another, STALL_LIMIT_S):
+                return False
+        return True
 
     def offered(self, sender: PeerId, offer: StateOffer) -> None:
         """In the loop's thread. Raises MalformedMessage when the manifest is not that of the wanted hash."""
@@ -103,15 +128,16 @@ class Fetch:
         if self._manifest is None:
             self._manifest, self.ancestors = manifest, offer.ancestors[-MOST_STATES:]
             self._state = OuterState.empty(manifest.count, manifest.parameter_count)
-            self._missing = set(range(len(manifest.piece_hashes)))
-        if sender not in self._willing:
-            self._willing.append(sender)
+            with self._lock:
+                self._work = Piecework(range(len(manifest.piece_hashes)))
+        with self._lock:
+            self._work.add_donor(sender)
         self._changed.set()
 
     def piece_arrived(self, sender: PeerId, piece: int, payload: memoryview) -> None:
         """In a lane's thread. Raises MalformedMessage when the piece is not the one that the hash says."""
         manifest, state = self._manifest, self._state
-        if manifest is None or state is None or piece not in self._missing:
+        if manifest is None or state is None or piece not in self._work.missing:
             return
         if not manifest.verify_piece(piece, payload):
             raise MalformedMessage(sender, f"piece {piece} of its state does not have the promised hash")
@@ -121,7 +147,7 @@ class Fetch:
     def _take_from_here(self) -> None:
         """Pieces that need not travel: zeros, as all momentum is at first, and what the local values have alike."""
         state, manifest = self._taken()
-        for piece in sorted(self._missing):
+        for piece in sorted(self._work.missing):
             span = manifest.span(piece)
             values = span.of(state)
             local = self._local[span.start : span.stop] if self._local is not None and span.array == "anchor" else None
@@ -133,7 +159,7 @@ class Fetch:
 
     def _found(self, piece: int) -> None:
         with self._lock:
-            self._missing.discard(piece)
+            self._work.found(piece)
         self._loop.call_soon_threadsafe(self._changed.set)
 
     def _taken(self) -> tuple[OuterState, StateManifest]:
@@ -143,14 +169,13 @@ class Fetch:
 
     def _ask_for_missing(self) -> None:
         with self._lock:
-            missing = sorted(self._missing)
-        shares: dict[PeerId, list[int]] = {donor: [] for donor in self._willing}
-        for piece, donor in zip(missing, cycle(self._willing), strict=False):
-            shares[donor].append(piece)
-        asked = {donor: tuple(pieces) for donor, pieces in shares.items() if pieces}
+            asked, donors = self._work.asks(), len(self._work.donors)
         for donor, pieces in asked.items():
-            wanted = AskPieces(run=self._run, epoch=self._epoch, state_hash=self._state_hash, pieces=pieces, donors=len(asked))
+            wanted = AskPieces(run=self._run, epoch=self._epoch, state_hash=self._state_hash, pieces=pieces, donors=donors)
             self._ask(donor, wanted)
+
+    def _ask_for_offer(self, donor: PeerId) -> None:
+        self._ask(donor, AskState(run=self._run, epoch=self._epoch, state_hash=self._state_hash))
 
     def _ask(self, donor: PeerId, message: Message) -> None:
         try:

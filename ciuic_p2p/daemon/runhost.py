@@ -23,7 +23,7 @@ from blake3 import blake3
 
 from ciuic_p2p.core import events as e
 from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
-from ciuic_p2p.core.messages import AskPieces, AskState, Message, Plan, StateOffer, Transcript, encode
+from ciuic_p2p.core.messages import AskPieces, AskState, Message, Plan, Standing, StateOffer, Transcript, encode
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
@@ -138,7 +138,20 @@ class RunHost:
                     raise MalformedMessage(sender, "its transcript is not signed by it")
                 self.rounds.record(message)
             case _:
+                if isinstance(message, Standing):
+                    self._note_donor(sender, message)
                 self.handle(e.MessageReceived(sender=sender, message=message))
+
+    def _note_donor(self, sender: PeerId, standing: Standing) -> None:
+        """Who just came to hold the state that is being fetched can give pieces of it too."""
+        fetch = self._fetch
+        if fetch is not None and fetch.wanted == (standing.epoch, standing.state_hash):
+            fetch.add_donor(sender)
+
+    def peer_gone(self, peer: PeerId) -> None:
+        if self._fetch is not None:
+            self._fetch.drop_donor(peer)
+        self.handle(e.PeerLost(peer=peer))
 
     def update_network(self, network: Network) -> None:
         """What the next plan is made by."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from ciuic_p2p.core.events import MessageReceived, PeerLost, PeerReturned
+from ciuic_p2p.core.events import MessageReceived, PeerReturned
 from ciuic_p2p.core.frames import FrameHeader
 from ciuic_p2p.core.messages import (
     AskPieces,
@@ -79,7 +79,7 @@ class Runs:
         for key in [key for key in self._standings if key[0] == peer]:
             del self._standings[key]
         for host in self._hosts.values():
-            host.handle(PeerLost(peer=peer))
+            host.peer_gone(peer)
 
     def message_received(self, sender: PeerId, message: Message) -> None:
         match message:
