@@ -8,6 +8,7 @@ same shards independently of each other is written with packing "never".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Literal
 
@@ -84,11 +85,12 @@ def write_blob(
     packed = _is_packed(packing, rest_of(source) if size_bytes is None else size_bytes)
     whole, refs, done_bytes = blake3.blake3(), [], 0
     pieces = _hashed(cut(source, shard_bytes), whole)
-    for ref in in_order(partial(_put, store, item_bytes if packed else None), pieces, _THREADS):
-        refs.append(ref)
-        done_bytes += ref.size_bytes
-        if progress is not None:
-            progress(done_bytes)
+    with closing(in_order(partial(_put, store, item_bytes if packed else None), pieces, _THREADS)) as put:
+        for ref in put:
+            refs.append(ref)
+            done_bytes += ref.size_bytes
+            if progress is not None:
+                progress(done_bytes)
     return BlobManifest(blob=BlobHash(whole.hexdigest()), size_bytes=done_bytes, shards=tuple(refs))
 
 
@@ -141,9 +143,9 @@ def _packed(plain: memoryview, item_bytes: int) -> bytes | None:
     return packed if len(packed) < len(plain) else None
 
 
-def _content(get: GetShard, piece: ShardSlice) -> memoryview:
-    """Raises what `get` does, and MalformedPayload; nothing larger than the manifest says is set memory aside for."""
-    ref = piece.ref
+def _content(get: GetShard, wanted: ShardSlice) -> memoryview:
+    """Raises what `get` does, and MalformedPayload; unpacking sets aside no more memory than the manifest says."""
+    ref = wanted.ref
     data = get(ref.shard)
     if len(data) != ref.stored_bytes:
         raise MalformedPayload(None, f"a shard of {len(data)} bytes, where its blob's manifest says {ref.stored_bytes}")
@@ -151,7 +153,7 @@ def _content(get: GetShard, piece: ShardSlice) -> memoryview:
         data = unpack(data, ref.size_bytes)
     if len(data) != ref.size_bytes:
         raise MalformedPayload(None, f"a shard with {len(data)} bytes of its blob, where the manifest says {ref.size_bytes}")
-    return memoryview(data)[piece.start : piece.stop]
+    return memoryview(data)[wanted.start : wanted.stop]
 
 
 def _compared(pieces: Iterable[memoryview], manifest: BlobManifest) -> Iterator[memoryview]:

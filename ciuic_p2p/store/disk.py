@@ -31,7 +31,11 @@ _DAMAGED_KEPT = 4
 
 
 class DiskStore:
-    """A `ShardStore`. Several processes may put and get; one of them at most should collect."""
+    """A `ShardStore`. Several processes may put and get; one of them at most should collect.
+
+    What another process puts is found by its name at once, but listed and counted only when it is put here too, or at the next
+    start.
+    """
 
     def __init__(
         self, folder: Path | str, quota_bytes: int | None = None, reserve_bytes: int = RESERVE_BYTES, grace_s: float = GRACE_S
@@ -51,8 +55,8 @@ class DiskStore:
         """Held while a name comes or goes, so that nothing is deleted that was just found to be there."""
         self._sizes: dict[ShardId, int] = {}
         with files.translated(self.folder):
-            for part in (self._shards, self._incoming, self._damaged):
-                files.make_folder(part)
+            for below in (self._shards, self._incoming, self._damaged):
+                files.make_folder(below)
             self._lock_file = self._share()
             self._rebuild()
 
@@ -69,22 +73,9 @@ class DiskStore:
         return shard
 
     def get(self, shard: ShardId) -> bytes:
-        path = self._path(shard)
+        require_shard_id(shard)
         with files.translated(self.folder):
-            try:
-                inode = os.lstat(path).st_ino
-                data = files.read_whole(path, LARGEST_SHARD_BYTES)
-            except FileNotFoundError:
-                self._forget(shard)
-                raise ShardMissing(shard) from None
-            except OSError as error:
-                if not files.is_damage(error):
-                    raise
-                data = None
-            if data is None or shard_id_of(data) != shard:
-                self._set_aside(shard, inode)
-                raise ShardDamaged(shard)
-        return data
+            return self._read(shard)
 
     def has(self, shard: ShardId) -> bool:
         path = self._path(shard)
@@ -126,14 +117,30 @@ class DiskStore:
         require_shard_id(shard)
         return self._shards / shard[:2] / shard
 
+    def _read(self, shard: ShardId) -> bytes:
+        """Raises OSError only where that says nothing of the shard."""
+        path = self._path(shard)
+        try:
+            inode = os.lstat(path).st_ino
+            data = files.read_whole(path, LARGEST_SHARD_BYTES)
+        except FileNotFoundError:
+            self._forget(shard)
+            raise ShardMissing(shard) from None
+        except OSError as error:
+            if not files.is_damage(error):
+                raise
+            data = None
+        if data is None or shard_id_of(data) != shard:
+            self._set_aside(shard, inode)
+            raise ShardDamaged(shard)
+        return data
+
     def _renew(self, shard: ShardId) -> bool:
         """Whether the shard is there, undamaged; then it is durable too, and its grace begins anew."""
         path = self._path(shard)
         try:
-            data = files.read_whole(path, LARGEST_SHARD_BYTES)
-        except OSError:
-            return False
-        if shard_id_of(data) != shard:
+            data = self._read(shard)
+        except ShardMissing:
             return False
         files.sync_folder(path.parent)  # Whoever put it may be before that point still.
         with self._lock:
@@ -159,7 +166,7 @@ class DiskStore:
     def _place(self, temporary: Path, shard: ShardId, size_bytes: int) -> None:
         with self._lock:
             os.replace(temporary, self._path(shard))
-            self._room.leave(self._sizes.get(shard, 0))  # A damaged one, or the same from another thread.
+            self._room.leave(self._sizes.get(shard, 0))  # Another thread put the same meanwhile.
             self._sizes[shard] = size_bytes
             self._grace.forgive(shard)
 

@@ -68,9 +68,8 @@ class MemoryStore:
     def damage(self, shard: ShardId, data: bytes) -> None:
         """Plays a disk that gives back other bytes than were written."""
         with self._lock:
-            self._drop(shard)
-            with self._room.arriving(len(data)):
-                self._shards[shard] = data
+            self._room.find(len(data) - len(self._shards[shard]))
+            self._shards[shard] = data
 
     def _drop(self, shard: ShardId) -> int:
         size_bytes = len(self._shards.pop(shard))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
-def in_order(work: Callable[[Item], Done], items: Iterable[Item], threads: int) -> Iterator[Done]:
+def in_order(work: Callable[[Item], Done], items: Iterable[Item], threads: int) -> Generator[Done]:
     """`work` of each item, in the order of the items, by so many threads at once.
 
     `items` is advanced by the caller's thread, and never more than threads + 1 ahead of what the caller took. What `work`

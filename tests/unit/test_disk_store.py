@@ -262,6 +262,7 @@ def test_a_good_file_that_came_meanwhile_is_not_set_aside(tmp_path, monkeypatch)
         aside = store._set_aside
 
         def put_first(*arguments):
+            monkeypatch.undo()
             store.put(b"shard")
             aside(*arguments)
 
