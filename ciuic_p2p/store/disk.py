@@ -126,10 +126,6 @@ class DiskStore:
         except FileNotFoundError:
             self._forget(shard)
             raise ShardMissing(shard) from None
-        except OSError as error:
-            if not files.is_damage(error):
-                raise
-            data = None
         if data is None or shard_id_of(data) != shard:
             self._set_aside(shard, inode)
             raise ShardDamaged(shard)

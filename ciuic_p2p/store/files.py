@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ciuic_p2p.errors import StoreFull, StoreUnusable
 
-_DAMAGE = frozenset({errno.EIO, errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.EUCLEAN, errno.EBADMSG})
+_DAMAGE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ELOOP, errno.ENXIO})
+"""What failing disks and file systems say, and what a link or a socket in place of a file does."""
 
 
 def write_temporary(folder: Path, data: memoryview) -> Path:
@@ -40,18 +41,24 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         written += os.write(descriptor, data[written:])
 
 
-def read_whole(path: Path, largest_bytes: int) -> bytes:
-    """Raises OSError with EFBIG for a longer file, before it is read, and with EINVAL for what is no file, such as a link."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def read_whole(path: Path, largest_bytes: int) -> bytes | None:
+    """None when the disk cannot give the bytes back, or no regular file of at most largest_bytes is what lies there.
+
+    Links are not followed. Raises OSError where there is nothing, and where rights, memory or descriptors are wanting.
+    """
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        if status.st_size > largest_bytes:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        return _read_all(descriptor, status.st_size)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > largest_bytes:
+                return None
+            return _read_all(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in _DAMAGE:
+            return None
+        raise
 
 
 def _read_all(descriptor: int, size_bytes: int) -> bytes:
@@ -63,11 +70,6 @@ def _read_all(descriptor: int, size_bytes: int) -> bytes:
     while pieces[-1]:
         pieces.append(os.read(descriptor, size_bytes))
     return b"".join(pieces)[:size_bytes]
-
-
-def is_damage(error: OSError) -> bool:
-    """Whether `read_whole` failed because of what lies there, rather than for want of memory, rights or descriptors."""
-    return error.errno in _DAMAGE
 
 
 def size_of(path: Path) -> int | None:

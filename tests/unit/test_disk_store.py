@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -243,8 +244,15 @@ def as_huge_file(path):
         stream.truncate(1 << 40)
 
 
-@pytest.mark.parametrize("make", [as_link, as_pipe, as_folder, as_huge_file])
-def test_what_somebody_put_in_a_shards_place_is_neither_followed_nor_read(tmp_path, make):
+def as_socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(path.parent)  # Names of sockets are at most 107 bytes long.
+        listener.bind(path.name)
+
+
+@pytest.mark.parametrize("make", [as_link, as_socket, as_pipe, as_folder, as_huge_file])
+def test_what_somebody_put_in_a_shards_place_is_neither_followed_nor_read(tmp_path, monkeypatch, make):
+    monkeypatch.chdir(tmp_path)
     with open_store(tmp_path) as store:
         shard = store.put(b"shard")
         file_of(store, shard).unlink()
@@ -327,15 +335,17 @@ def test_writes_that_the_system_cuts_short_go_on(tmp_path, monkeypatch):
         assert store.get(store.put(data)) == data
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
-def test_a_read_that_fails_for_another_reason_than_damage_sets_nothing_aside(tmp_path, monkeypatch, number):
+@pytest.mark.parametrize(
+    ("call", "number"), [("open", errno.EMFILE), ("open", errno.ENOMEM), ("open", errno.EACCES), ("lstat", errno.EIO)]
+)
+def test_a_read_that_fails_for_another_reason_than_damage_sets_nothing_aside(tmp_path, monkeypatch, call, number):
     def fail(*_, **__):
         raise OSError(number, os.strerror(number))
 
     with open_store(tmp_path) as store:
         shard = store.put(b"shard")
         with monkeypatch.context() as patch:
-            patch.setattr(os, "open", fail)
+            patch.setattr(os, call, fail)
             with pytest.raises(StoreUnusable):
                 store.get(shard)
         assert store.get(shard) == b"shard"
