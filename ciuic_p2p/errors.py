@@ -9,7 +9,7 @@ SwarmError
 
 from __future__ import annotations
 
-from ciuic_p2p.terms import PeerId
+from ciuic_p2p.terms import PeerId, ShardId
 
 
 class SwarmError(Exception):
@@ -43,6 +43,14 @@ class NoDaemon(LocalError):
 
 class LayoutMismatch(LocalError):
     """The model's tensors are not those of the run that others train under this name."""
+
+
+class StoreUnusable(LocalError):
+    """The folder of the store cannot be read or written."""
+
+
+class StoreFull(LocalError):
+    """The store has reached its quota, or the disk under it its reserve. What is there stays whole and readable."""
 
 
 class RemoteError(SwarmError):
@@ -99,6 +107,21 @@ class P2PDown(Transient):
 
 class DaemonGone(Transient):
     """The local daemon closed the socket; the trainer may attach again."""
+
+
+class ShardMissing(Transient):
+    """The store does not hold the shard; another holder may."""
+
+    def __init__(self, shard: ShardId, what: str = "is not in this store") -> None:
+        super().__init__(f"shard {shard[:12]}… {what}", "it must come from another holder")
+        self.shard = shard
+
+
+class ShardDamaged(ShardMissing):
+    """The disk gave back other bytes than were written. They were set aside, so that the shard can be put anew."""
+
+    def __init__(self, shard: ShardId) -> None:
+        super().__init__(shard, "was damaged on the disk and set aside")
 
 
 class RoundFailed(SwarmError):

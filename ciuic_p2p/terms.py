@@ -10,6 +10,12 @@ PeerId = NewType("PeerId", str)
 StateHash = NewType("StateHash", str)
 """64 hexadecimal digits: BLAKE3 over everything that must be identical on all replicas of a run."""
 
+ShardId = NewType("ShardId", str)
+"""64 lowercase hexadecimal digits: BLAKE3 over the bytes of a shard as they are stored."""
+
+BlobHash = NewType("BlobHash", str)
+"""64 lowercase hexadecimal digits: BLAKE3 over the whole content of a blob, unpacked."""
+
 UNKNOWN_REGION = "unknown"
 """Of a peer that was given none."""
 
