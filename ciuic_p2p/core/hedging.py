@@ -50,7 +50,7 @@ UNKNOWN_RTT_S = 0.3
 UNKNOWN_GOODPUT_MBPS = 20.0
 """Of a holder whose link was not measured; the first shard that comes says more."""
 _LEAST_GOODPUT_MBPS = 0.1
-_NEWEST_SHARE = 0.3
+_NEWEST_SHARE = 0.5
 """Of the newest shard in the estimate of a holder's goodput."""
 
 
@@ -158,8 +158,6 @@ class _Ask:
     bytes_ahead: int
     """What its holder was asked for until then, this shard too."""
     asked_s: float
-    due_s: float
-    hedge_at_s: float
     give_up_at_s: float
 
 
@@ -179,6 +177,13 @@ class _Holder:
     def expected_s(self, size_bytes: int) -> float:
         """Until that many bytes more are here."""
         return self.rtt_s + (sum(self.asks.values()) + size_bytes) * 8e-6 / self.goodput_mbps
+
+    def due_s(self, ask: _Ask) -> float:
+        """By what its goodput turned out to be since."""
+        return ask.asked_s + self.rtt_s + ask.bytes_ahead * 8e-6 / self.goodput_mbps
+
+    def hedge_at_s(self, ask: _Ask) -> float:
+        return ask.asked_s + max(LEAST_HEDGE_S, HEDGE_AFTER * (self.due_s(ask) - ask.asked_s))
 
     def learn_goodput(self, ask: _Ask, now: float) -> None:
         took_s = max(now - ask.asked_s - self.rtt_s, 1e-3)
@@ -221,7 +226,12 @@ class Reading:
 
     def next_deadline_s(self) -> float | None:
         """When TimePassed is due. A hedge that is overdue waits for a holder with time for it, not for the clock."""
-        times = [time for _, _, ask in self._open_asks() for time in (ask.hedge_at_s, ask.give_up_at_s) if time > self._now]
+        times = [
+            time
+            for _, peer, ask in self._open_asks()
+            for time in (self._holders[peer].hedge_at_s(ask), ask.give_up_at_s)
+            if time > self._now
+        ]
         return None if self.finished else min(times, default=None)
 
     def handle(self, event: ReadingEvent, now: float) -> list[ReadingAction]:
@@ -231,8 +241,9 @@ class Reading:
         self._now = now
         actions = self._take(event)
         actions += self._give_up_overdue()
+        actions += self._hedge_overdue()
         actions += self._ask_waiting()
-        actions += self._hedge()
+        actions += self._help_slow_ones()
         if not self._waiting and not self._open_asks():
             self.finished = True
             actions.append(FinishReading(missing=tuple(map(self._missing, self._searches.values()))))
@@ -260,9 +271,14 @@ class Reading:
         return []
 
     def _heard(self, peer: PeerId) -> None:
-        if peer in self._holders:
-            self._holders[peer].heard_s = self._now
-            self._holders[peer].stalls = 0
+        holder = self._holders.get(peer)
+        if holder is None:
+            return
+        was_stalled = holder.stalls > 0
+        holder.heard_s = self._now
+        holder.stalls = 0
+        if was_stalled:
+            self._try_again_with(peer)
 
     def _came(self, peer: PeerId, shard: str) -> list[ReadingAction]:
         """Also late, after it was given up: what is right is right."""
@@ -275,7 +291,7 @@ class Reading:
             self._close(search, peer)
         others = dict(search.asks)
         for other, slow in others.items():
-            self._holders[other].stalls += slow.hedge_at_s <= self._now
+            self._holders[other].stalls += self._is_overdue(other, slow)
             self._close(search, other)
         del self._searches[shard]
         self._waiting.pop(shard, None)
@@ -307,9 +323,13 @@ class Reading:
         if peer in self._holders:
             self._holders[peer].is_lost = False
             self._heard(peer)
-            self._waiting |= {
-                shard: None for shard, search in self._searches.items() if not search.asks and self._may_ask(search, peer)
-            }
+            self._try_again_with(peer)
+
+    def _try_again_with(self, peer: PeerId) -> None:
+        """What was given up for want of it."""
+        for shard, search in self._searches.items():
+            if not search.asks and self._may_ask(search, peer):
+                self._waiting[shard] = None
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
@@ -334,26 +354,36 @@ class Reading:
                 actions.append(self._ask(search, peer))
         return actions
 
-    def _hedge(self) -> list[ReadingAction]:
+    def _hedge_overdue(self) -> list[ReadingAction]:
+        """Before others are asked for: whoever reads in order waits for just these."""
         actions: list[ReadingAction] = []
         for search, first, ask in self._open_asks():
-            if len(search.asks) < MOST_AT_ONCE:
-                second = self._choose(search) if ask.hedge_at_s <= self._now else self._far_quicker(search, first)
+            if len(search.asks) < MOST_AT_ONCE and self._is_overdue(first, ask):
+                second = self._choose(search)
                 if second is not None:
                     actions.append(self._ask(search, second))
         return actions
 
+    def _help_slow_ones(self) -> list[ReadingAction]:
+        """Not while others wait: a holder's time belongs to them until then."""
+        actions: list[ReadingAction] = []
+        for search, first, _ in [] if self._waiting else self._open_asks():
+            second = self._far_quicker(search, first) if len(search.asks) < MOST_AT_ONCE else None
+            if second is not None:
+                actions.append(self._ask(search, second))
+        return actions
+
+    def _is_overdue(self, peer: PeerId, ask: _Ask) -> bool:
+        return self._holders[peer].hedge_at_s(ask) <= self._now
+
     def _far_quicker(self, search: _Search, first: PeerId) -> PeerId | None:
-        """Nobody while others wait: a holder's time belongs to them until then. The quickest may have no time yet; a slow one
-        in its place would only be in its way."""
-        if self._waiting:
-            return None
+        """The quickest may have no time yet; a slow one in its place would only be in its way."""
         able = [peer for peer in search.wanted.holders if self._may_ask(search, peer)]
         second = min(able, key=lambda peer: self._preference(search, peer), default=None)
         if second is None or not self._has_time(self._holders[second]):
             return None
         holder = self._holders[second]
-        left_s = math.inf if self._holders[first].stalls else search.asks[first].due_s - self._now
+        left_s = math.inf if self._holders[first].stalls else self._holders[first].due_s(search.asks[first]) - self._now
         is_trusted = not (holder.faults or holder.stalls)
         return second if is_trusted and holder.expected_s(search.wanted.size_bytes) * SOONER < left_s else None
 
@@ -369,8 +399,6 @@ class Reading:
         search.asks[peer] = _Ask(
             bytes_ahead=sum(holder.asks.values()),
             asked_s=self._now,
-            due_s=self._now + expected_s,
-            hedge_at_s=self._now + max(LEAST_HEDGE_S, HEDGE_AFTER * expected_s),
             give_up_at_s=self._now + patience_s,
         )
         self._waiting.pop(wanted.shard, None)

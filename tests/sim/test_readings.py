@@ -147,6 +147,36 @@ def test_at_the_end_idle_holders_help_the_slow_one():
     assert asks(reading.handle(ShardCame(peer=A, shard="0"), 0.1)) == [(A, "1")]
 
 
+def test_an_overdue_shard_goes_before_those_that_nobody_was_asked_for():
+    reading = Reading([wanted(f"{i}", A, B) for i in range(4)], {A: QUICK, B: QUICK}, asks_each=1)
+    assert asks(reading.handle(TimePassed(), 0.0)) == [(A, "0"), (B, "1")]
+    assert asks(reading.handle(ShardCame(peer=B, shard="1"), 0.1)) == [(B, "2")]
+    assert reading.handle(TimePassed(), 0.3) == []
+    assert reading.next_deadline_s() > 0.3
+    assert asks(reading.handle(ShardCame(peer=B, shard="2"), 0.3)) == [(B, "0")]
+
+
+def test_who_let_others_answer_is_asked_for_one_shard_at_a_time_until_it_does():
+    # given two holders with two shards each to send, of which the first does nothing
+    reading = Reading([wanted(f"{i}", A, B) for i in range(9)], {A: QUICK, B: QUICK}, asks_each=2)
+    assert asks(reading.handle(TimePassed(), 0.0)) == [(A, "0"), (B, "1"), (A, "2"), (B, "3")]
+    reading.handle(ShardCame(peer=B, shard="1"), 0.1)
+    reading.handle(TimePassed(), 1.0)
+    assert asks(reading.handle(ShardCame(peer=B, shard="3"), 1.0)) == [(B, "0")]
+
+    # when the other one answers for it, then it gets nothing besides what it has
+    assert asks(reading.handle(ShardCame(peer=B, shard="0"), 1.1)) == [(B, "2")]
+    # and as much as before when it answers
+    assert Counter(peer for peer, _ in asks(reading.handle(ShardCame(peer=A, shard="2"), 1.2))) == {A: 2, B: 1}
+
+
+def test_over_a_slow_line_one_shard_is_asked_for_at_a_time():
+    # given a line over which one takes 40 s
+    reading = Reading([wanted("0", A), wanted("1", A)], {A: LinkEstimate(goodput_mbps=0.2)})
+    assert asks(reading.handle(TimePassed(), 0.0)) == [(A, "0")]
+    assert asks(reading.handle(ShardCame(peer=A, shard="0"), 40.3)) == [(A, "1")]
+
+
 def test_nonsense_changes_nothing():
     reading = Reading([wanted("0", A, B)], {})
     reading.handle(TimePassed(), 0.0)
