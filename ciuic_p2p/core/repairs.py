@@ -172,8 +172,8 @@ def _surplus(held: HeldShard, census: Census, replicas: int) -> list[PeerId]:
     copies = census.copies(held)
     able = [h for peer, h in census.staying.items() if peer in copies or h.free_bytes >= held.size_bytes]
     wanted = {holder.peer for holder in rank_holders(held.shard, able)[:replicas]}
-    is_met = len(wanted) == replicas and wanted <= copies & census.alive
-    return sorted((copies & census.alive) - wanted) if is_met else []
+    # where fewer are able than the goal says, all of them are wanted, and none is surplus
+    return sorted((copies & census.alive) - wanted) if wanted <= copies & census.alive else []
 
 
 def lost_shards(shards: Iterable[HeldShard], census: Census) -> tuple[HeldShard, ...]:

@@ -127,6 +127,9 @@ def test_a_surplus_copy_is_kept_while_one_that_should_hold_it_is_silent():
     assert plan_drops(shards, Census(holders, {}, 0.0), 3) == (Drop(shard="0000", holder=surplus),)
     assert plan_drops(shards, Census(holders, {min(wanted): 0.0}, 1.0), 3) == ()
     assert plan_drops(told({"0000": {*list(wanted)[:2], surplus}}), Census(holders, {}, 0.0), 3) == ()
+    # and where there are fewer peers than copies to be made
+    few = [holder for holder in holders if holder.peer in list(wanted)[:2]]
+    assert plan_drops(told({"0000": wanted}), Census(few, {}, 0.0), 3) == ()
 
 
 def test_targets_are_not_given_more_than_they_have_room_for():

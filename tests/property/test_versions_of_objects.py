@@ -183,12 +183,15 @@ def test_peers_that_write_and_exchange_in_any_order_converge(seed):
 def test_a_write_that_was_away_while_many_others_were_made_is_still_a_conflict():
     first = write((), A)
     away = write((first,), B, content=7)
-    known = (first,)
-    for i in range(3 * MOST_OLDER):
-        known = merge(known, (write(known, A, created_at_ms=i),))
+    known, written = (first,), [first]
+    for i in range(3 * MOST_OLDER):  # by a clock that goes back
+        written.append(write(known, A, created_at_ms=HOUR_MS - i))
+        known = merge(known, written[-1:])
     merged = merge(known, (away,))
     assert find_heads(merged) == (known[0], away)
-    assert len(merged) == 2 + MOST_OLDER
+
+    # while of those that were seen the newest are kept
+    assert merged[2:] == tuple(written[-2 : -2 - MOST_OLDER : -1])
 
     # and ends with whoever writes next and has seen it
     assert find_heads(merge(merged, (write(merged, C),))) == (write(merged, C),)
