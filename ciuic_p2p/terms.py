@@ -30,3 +30,6 @@ LARGEST_MESSAGE_BYTES = 1 << 20
 
 LARGEST_FRAME_BYTES = 8 << 20
 """A bulk frame's payload never exceeds this; the length is checked before any memory is set aside."""
+
+LARGEST_SHARD_BYTES = 32 << 20
+"""No shard is larger, packed or unpacked; sizes that others announce are checked before any memory is set aside."""

@@ -21,6 +21,9 @@ class FrameKind(enum.IntEnum):
     """One piece of a run's state (anchor and momentum, float32), for a peer that catches up."""
     PROBE = 4
     """Bytes without meaning, to time a link."""
+    SHARD = 5
+    """A piece of a shard, as its holder keeps it: `run` begins the shard's name, `epoch` is the number under which it was asked
+    for, `part` says which piece, `samples` how many bytes the shard has."""
 
 
 _LAYOUT = struct.Struct("!BBBx8sIIIIQ")

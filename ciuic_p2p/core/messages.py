@@ -10,6 +10,23 @@ from dataclasses import dataclass
 
 import msgpack
 
+from ciuic_p2p.core.shard_messages import (
+    AskEntries,
+    AskInventory,
+    AskShards,
+    AskVersions,
+    CancelShards,
+    CatalogueTold,
+    DeclineShards,
+    Entries,
+    HeldShards,
+    Inventory,
+    KeepShards,
+    RefuseShard,
+    ShardMessage,
+    StoreTold,
+    VersionsTold,
+)
 from ciuic_p2p.core.wire import from_wire, to_wire, unpack
 from ciuic_p2p.errors import MalformedMessage
 from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, StateHash
@@ -363,6 +380,7 @@ Message = (
     | StateOffer
     | AskPieces
     | Suspects
+    | ShardMessage
 )
 
 _TYPES: dict[int, type[Message]] = {
@@ -383,6 +401,20 @@ _TYPES: dict[int, type[Message]] = {
     15: StateOffer,
     16: AskPieces,
     17: Suspects,
+    19: StoreTold,
+    20: HeldShards,
+    21: AskInventory,
+    22: Inventory,
+    23: KeepShards,
+    24: DeclineShards,
+    25: AskShards,
+    26: CancelShards,
+    27: RefuseShard,
+    28: CatalogueTold,
+    29: AskEntries,
+    30: Entries,
+    31: AskVersions,
+    32: VersionsTold,
 }
 _NUMBERS = {cls: number for number, cls in _TYPES.items()}
 

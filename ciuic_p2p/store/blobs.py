@@ -18,9 +18,9 @@ from ciuic_p2p.errors import MalformedPayload
 from ciuic_p2p.store.cutting import Source, cut, rest_of
 from ciuic_p2p.store.manifests import MOST_SHARDS, BlobManifest, ShardRef, ShardSlice
 from ciuic_p2p.store.pipeline import in_order
-from ciuic_p2p.store.shards import LARGEST_SHARD_BYTES, ShardStore
+from ciuic_p2p.store.shards import ShardStore
 from ciuic_p2p.tensors.lossless import LEAST_GAIN, pack_known, sampled_gain, unpack
-from ciuic_p2p.terms import BlobHash, ShardId
+from ciuic_p2p.terms import LARGEST_SHARD_BYTES, BlobHash, ShardId
 
 __all__ = [
     "PACKED_FROM_BYTES",
@@ -30,6 +30,7 @@ __all__ = [
     "Packing",
     "Progress",
     "Source",
+    "open_shard",
     "read_blob",
     "write_blob",
 ]
@@ -107,6 +108,17 @@ def read_blob(get: GetShard, manifest: BlobManifest, start: int = 0, stop: int |
     return pieces if (start, stop) != (0, manifest.size_bytes) else _compared(pieces, manifest)
 
 
+def open_shard(ref: ShardRef, data: bytes | bytearray) -> bytes | bytearray:
+    """The content in a shard's bytes. Unpacking sets aside no more memory than the manifest says. Raises MalformedPayload."""
+    if len(data) != ref.stored_bytes:
+        raise MalformedPayload(None, f"a shard of {len(data)} bytes, where its blob's manifest says {ref.stored_bytes}")
+    if ref.packed:
+        data = unpack(memoryview(data), ref.size_bytes)
+    if len(data) != ref.size_bytes:
+        raise MalformedPayload(None, f"a shard with {len(data)} bytes of its blob, where the manifest says {ref.size_bytes}")
+    return data
+
+
 def _item_bytes(dtype: str | None) -> int:
     if dtype not in _ITEM_BYTES:
         raise ValueError(f"unknown dtype {dtype!r}")
@@ -144,16 +156,8 @@ def _packed(plain: memoryview, item_bytes: int) -> bytes | None:
 
 
 def _content(get: GetShard, wanted: ShardSlice) -> memoryview:
-    """Raises what `get` does, and MalformedPayload; unpacking sets aside no more memory than the manifest says."""
-    ref = wanted.ref
-    data = get(ref.shard)
-    if len(data) != ref.stored_bytes:
-        raise MalformedPayload(None, f"a shard of {len(data)} bytes, where its blob's manifest says {ref.stored_bytes}")
-    if ref.packed:
-        data = unpack(data, ref.size_bytes)
-    if len(data) != ref.size_bytes:
-        raise MalformedPayload(None, f"a shard with {len(data)} bytes of its blob, where the manifest says {ref.size_bytes}")
-    return memoryview(data)[wanted.start : wanted.stop]
+    """Raises what `get` does, and MalformedPayload."""
+    return memoryview(open_shard(wanted.ref, get(wanted.ref.shard)))[wanted.start : wanted.stop]
 
 
 def _compared(pieces: Iterable[memoryview], manifest: BlobManifest) -> Iterator[memoryview]:

@@ -21,8 +21,8 @@ from ciuic_p2p.errors import ShardDamaged, ShardMissing
 from ciuic_p2p.store import files
 from ciuic_p2p.store.grace import Grace
 from ciuic_p2p.store.room import Room
-from ciuic_p2p.store.shards import GRACE_S, LARGEST_SHARD_BYTES, is_shard_id, require_shard_id, shard_bytes, shard_id_of
-from ciuic_p2p.terms import ShardId
+from ciuic_p2p.store.shards import GRACE_S, is_shard_id, require_shard_id, shard_bytes, shard_id_of
+from ciuic_p2p.terms import LARGEST_SHARD_BYTES, ShardId
 
 RESERVE_BYTES = 1 << 30
 """Default: what the disk keeps free."""

@@ -14,8 +14,8 @@ import msgpack
 
 from ciuic_p2p.core import wire
 from ciuic_p2p.errors import MalformedMessage
-from ciuic_p2p.store.shards import LARGEST_SHARD_BYTES, require_shard_id
-from ciuic_p2p.terms import BlobHash, ShardId
+from ciuic_p2p.store.shards import require_shard_id
+from ciuic_p2p.terms import LARGEST_SHARD_BYTES, BlobHash, ShardId
 
 MOST_SHARDS = wire.LONGEST_TUPLE
 """Of one blob: a tebibyte in shards of 8 MiB."""

@@ -12,10 +12,7 @@ from typing import Protocol
 
 import blake3
 
-from ciuic_p2p.terms import ShardId
-
-LARGEST_SHARD_BYTES = 32 << 20
-"""No shard is larger, packed or unpacked; sizes that others announce are checked before any memory is set aside."""
+from ciuic_p2p.terms import LARGEST_SHARD_BYTES, ShardId
 
 GRACE_S = 3600.0
 """Default: how long an unreachable shard stays. A blob's shards are unreachable until its manifest is written."""
