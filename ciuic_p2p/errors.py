@@ -53,6 +53,10 @@ class StoreFull(LocalError):
     """The store has reached its quota, or the disk under it its reserve. What is there stays whole and readable."""
 
 
+class ObjectMissing(LocalError):
+    """No peer that was here wrote an object of this name, or it was removed."""
+
+
 class RemoteError(SwarmError):
     """A peer broke the protocol."""
 
@@ -107,6 +111,14 @@ class P2PDown(Transient):
 
 class DaemonGone(Transient):
     """The local daemon closed the socket; the trainer may attach again."""
+
+
+class TooFewCopies(Transient):
+    """Fewer peers than wanted could take the shards of an object that is put."""
+
+
+class ObjectUnreadable(Transient):
+    """Nobody who is here holds some of the object's shards, or gave them."""
 
 
 class ShardMissing(Transient):

@@ -1,0 +1,199 @@
+"""Files of this machine ⇄ shards: cut for a put, put together for a get, whole or not at all. Knows no peers.
+
+A file that is got grows under another name beside its target, and is renamed when all its bytes are right and on the disk. What
+a get that was broken off left there is looked through first, so that nothing is fetched twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+from blake3 import blake3
+
+from ciuic_p2p.errors import LocalError, StoreFull
+from ciuic_p2p.store.blobs import SHARD_BYTES, BlobManifest, open_shard, write_blob
+from ciuic_p2p.store.manifests import ShardRef
+from ciuic_p2p.store.shards import ShardStore, shard_id_of
+from ciuic_p2p.terms import LARGEST_SHARD_BYTES, ShardId
+
+MOST_OBJECT_SHARDS = 6000
+"""Their manifest fits into a version, which fits into one message."""
+_READ_BYTES = 8 << 20
+
+
+class Cutting:
+    """One file that is put into a store."""
+
+    def __init__(self, store: ShardStore, path: Path, put: Callable[[ShardId, int], None]) -> None:
+        """put: told of each shard that is durable, in threads."""
+        self._store = store
+        self._path = path
+        self._put = put
+        self._is_wanted = True
+        self.size_bytes = 0
+        """Of the file; 0 until it was opened."""
+
+    def cut(self) -> BlobManifest:
+        """In a thread. Raises LocalError, StoreFull, StoreUnusable."""
+        with reading(self._path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+            before = os.fstat(descriptor)
+            self.size_bytes = before.st_size
+            manifest = write_blob(
+                cast(ShardStore, self), file, size_bytes=before.st_size, shard_bytes=shard_bytes_for(before.st_size)
+            )
+            after = os.fstat(descriptor)
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise LocalError(f"{self._path} was changed while it was read", "put it again when nobody writes it")
+        return manifest
+
+    def stop(self) -> None:
+        """From another thread: nobody wants it any more."""
+        self._is_wanted = False
+
+    def put(self, data: bytes | memoryview) -> ShardId:
+        """What `write_blob` puts, it puts here."""
+        if not self._is_wanted:
+            raise LocalError(f"the put of {self._path} was given up")
+        shard = self._store.put(data)
+        self._put(shard, len(data))
+        return shard
+
+
+def shard_bytes_for(size_bytes: int) -> int:
+    """Raises LocalError for a file that is too large for one object."""
+    for shard_bytes in (SHARD_BYTES, 2 * SHARD_BYTES, LARGEST_SHARD_BYTES):
+        if size_bytes <= shard_bytes * MOST_OBJECT_SHARDS:
+            return shard_bytes
+    raise LocalError(
+        f"a file of {size_bytes} bytes, an object has at most {LARGEST_SHARD_BYTES * MOST_OBJECT_SHARDS}", "split it"
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[int]:
+    """A descriptor of a regular file. Raises LocalError that names it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read ({error.strerror})", "check the path, and the rights of the daemon") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise LocalError(f"{path} is no file", "give the path of a regular file")
+        yield descriptor
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read ({error.strerror})", "check the disk it is on") from None
+    finally:
+        os.close(descriptor)
+
+
+class Partial:
+    """A file that is got, while not all of it is here. Every method blocks."""
+
+    def __init__(self, target: Path, manifest: BlobManifest, name: str) -> None:
+        """name: of the file, where the target is a folder. Raises LocalError when the target cannot be written, or another
+        get writes it."""
+        self._target = target
+        with self._translated():
+            self._target = target = target / name if target.is_dir() else target
+        self._manifest = manifest
+        self._places: dict[ShardId, list[tuple[int, ShardRef]]] = {}
+        offset = 0
+        for ref in manifest.shards:
+            self._places.setdefault(ref.shard, []).append((offset, ref))
+            offset += ref.size_bytes
+        growing = blake3(f"{target.name}\0{manifest.blob}".encode()).hexdigest()[:32]
+        self._path = target.parent / f".ciuic-{growing}.part"
+        self._lock = threading.Lock()
+        self._descriptor = -1
+        with self._translated():
+            if target.is_dir():
+                raise LocalError(f"{target} is a folder", "give the path of a file")
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            self._take()
+
+    def found(self) -> set[ShardId]:
+        """What an earlier get left. Packed shards are not looked for: their content alone does not tell their name."""
+        with self._translated():
+            size_bytes = os.fstat(self._descriptor).st_size
+            os.ftruncate(self._descriptor, self._manifest.size_bytes)
+            return {shard for shard, places in self._places.items() if size_bytes and self._has(shard, places)}
+
+    def take(self, shard: ShardId, data: bytes | bytearray) -> None:
+        """Any thread. The bytes are those of the shard. Raises LocalError; MalformedPayload where the manifest lies."""
+        places = self._places[shard]
+        content = memoryview(open_shard(places[0][1], data))
+        with self._translated():
+            for offset, _ in places:
+                self._write(offset, content)
+
+    def finish(self) -> None:
+        """The target is there, whole and on the disk. Raises LocalError."""
+        with self._translated():
+            if self._hash() != self._manifest.blob:
+                raise LocalError(
+                    f"the shards of {self._target} are not what its author's manifest says", "ask the author to put it again"
+                )
+            os.fsync(self._descriptor)
+            os.replace(self._path, self._target)
+            folder = os.open(self._target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._path)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise LocalError(f"{self._target} is being written by another get", "wait for that one") from None
+
+    def _has(self, shard: ShardId, places: list[tuple[int, ShardRef]]) -> bool:
+        def is_there(offset: int, ref: ShardRef) -> bool:
+            return not ref.packed and shard_id_of(os.pread(self._descriptor, ref.size_bytes, offset)) == shard
+
+        return all(is_there(offset, ref) for offset, ref in places)
+
+    def _write(self, offset: int, content: memoryview) -> None:
+        """The lock keeps `close` from giving the descriptor's number to another file."""
+        while len(content):
+            with self._lock:
+                written = os.pwrite(self._descriptor, content, offset) if self._descriptor >= 0 else len(content)
+            content, offset = content[written:], offset + written
+
+    def _hash(self) -> str:
+        whole = blake3(max_threads=blake3.AUTO)
+        offset = 0
+        while piece := os.pread(self._descriptor, _READ_BYTES, offset):
+            whole.update(piece)
+            offset += len(piece)
+        return whole.hexdigest()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreFull(f"the disk of {self._target} is full", "free some space on it, or get it elsewhere") from None
+            raise LocalError(
+                f"{self._target} cannot be written ({error.strerror})", "check its folder, and the rights of the daemon"
+            ) from None
