@@ -9,12 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ciuic_p2p.errors import ConfigError, DaemonGone, LayoutMismatch, LocalError, NoDaemon, SwarmError
+    from ciuic_p2p.errors import (
+        ConfigError,
+        DaemonGone,
+        LayoutMismatch,
+        LocalError,
+        NoDaemon,
+        ObjectMissing,
+        ObjectUnreadable,
+        StoreFull,
+        SwarmError,
+        TooFewCopies,
+    )
+    from ciuic_p2p.train.client import Client
     from ciuic_p2p.train.run import Run, join
     from ciuic_p2p.train.strategies import DiLoCo
 
 _HOMES = {
     "join": "ciuic_p2p.train.run",
+    "Client": "ciuic_p2p.train.client",
     "Run": "ciuic_p2p.train.run",
     "DiLoCo": "ciuic_p2p.train.strategies",
     "SwarmError": "ciuic_p2p.errors",
@@ -23,9 +36,28 @@ _HOMES = {
     "NoDaemon": "ciuic_p2p.errors",
     "LayoutMismatch": "ciuic_p2p.errors",
     "DaemonGone": "ciuic_p2p.errors",
+    "ObjectMissing": "ciuic_p2p.errors",
+    "ObjectUnreadable": "ciuic_p2p.errors",
+    "StoreFull": "ciuic_p2p.errors",
+    "TooFewCopies": "ciuic_p2p.errors",
 }
 
-__all__ = ["ConfigError", "DaemonGone", "DiLoCo", "LayoutMismatch", "LocalError", "NoDaemon", "Run", "SwarmError", "join"]
+__all__ = [
+    "Client",
+    "ConfigError",
+    "DaemonGone",
+    "DiLoCo",
+    "LayoutMismatch",
+    "LocalError",
+    "NoDaemon",
+    "ObjectMissing",
+    "ObjectUnreadable",
+    "Run",
+    "StoreFull",
+    "SwarmError",
+    "TooFewCopies",
+    "join",
+]
 
 
 def __getattr__(name: str) -> Any:

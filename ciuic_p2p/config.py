@@ -52,6 +52,16 @@ class DaemonConfig:
     down_mbps: float | None
     forward: bool
     """Carry bytes between two other peers of the swarm that have no better way to each other."""
+    replicas: int
+    """Copies of each shard of an object that repairs see to; the same on all peers of a swarm."""
+    store_quota_bytes: int | None
+    """What shards may take here; None: the disk alone limits it."""
+    store_reserve_bytes: int
+    """What the store leaves free on its disk."""
+    repair_period_s: float
+    """Between two repairs of the store."""
+    gone_after_s: float
+    """How long the copies of a silent peer count; then they are made anew."""
     log_level: str
     json: bool
     """Print the ready line as JSON."""
@@ -206,6 +216,24 @@ def _period_s(value: object) -> float:
     return float(value)
 
 
+def _wait_s(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 30 * 86_400:
+        raise ValueError("give seconds between 0 and 2592000")
+    return float(value)
+
+
+def _replica_count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 16:
+        raise ValueError("give a whole number between 1 and 16")
+    return value
+
+
+def _size_bytes(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 60:
+        raise ValueError("give a whole number of bytes")
+    return value
+
+
 def _lane_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 64:
         raise ValueError("give a whole number between 1 and 64")
@@ -289,6 +317,11 @@ SETTINGS = (
     Setting("up_mbps", "--up-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("down_mbps", "--down-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("forward", "--forward", _as_yes_or_no, _yes_or_no, lambda: True),
+    Setting("replicas", "--replicas", _as_number(int), _replica_count, lambda: 3),
+    Setting("store_quota_bytes", "--store-quota-bytes", _as_number(int), _size_bytes, lambda: None),
+    Setting("store_reserve_bytes", "--store-reserve-bytes", _as_number(int), _size_bytes, lambda: 1 << 30),
+    Setting("repair_period_s", "--repair-period-s", _as_number(float), _period_s, lambda: 60.0),
+    Setting("gone_after_s", "--gone-after-s", _as_number(float), _wait_s, lambda: 600.0),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),
 )
 

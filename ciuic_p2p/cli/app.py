@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ciuic_p2p.cli import demo, lab, simulate, start, views
+from ciuic_p2p.cli import demo, lab, objects, simulate, start, views
 from ciuic_p2p.cli.outcome import report_crash
 from ciuic_p2p.config import debug_wanted
 
@@ -15,6 +15,8 @@ app = typer.Typer(name="ciuic-peer", no_args_is_help=True, add_completion=False,
 app.command()(start.start)
 for view in (views.status, views.peers, views.links, views.rounds, views.plan, views.stop, views.invite):
     app.command()(view)
+for object_command in (objects.put, objects.get, objects.ls, objects.rm, objects.stat):
+    app.command()(object_command)
 app.command()(demo.demo)
 app.command()(simulate.simulate)
 app.add_typer(lab.app, name="lab")

@@ -22,6 +22,7 @@ def draw_status(status: dict[str, Any]) -> RenderableType:
         ("sent", in_bytes(status["bytes_sent"])),
         ("received", in_bytes(status["bytes_received"])),
         ("forwards", _forwarding(status.get("forwarding"))),
+        ("store", _store(status.get("store"))),
     ):
         head.add_row(f"[bold]{label}[/bold]", cell(value))
     if not status["runs"]:
@@ -156,6 +157,15 @@ def _forwarding(facts: dict[str, Any] | None) -> str:
     if facts is None or not facts["is_on"]:
         return "nothing" if facts is not None else UNKNOWN
     return f"{in_bytes(facts['carried_bytes'])}, {facts['splices']} connections now, {facts['refused']} refused"
+
+
+def _store(facts: dict[str, Any] | None) -> str:
+    """What a peer keeps of objects."""
+    if not facts or "objects" not in facts:
+        return UNKNOWN
+    quota = f" of {in_bytes(facts['quota_bytes'])}" if facts["quota_bytes"] is not None else ""
+    short = f", {facts['under_replicated']} of them wait for copies" if facts["under_replicated"] else ""
+    return f"{facts['objects']} objects{short}; {in_bytes(facts['used_bytes'])}{quota} here in {facts['shards']} shards"
 
 
 def _table(*columns: str) -> Table:

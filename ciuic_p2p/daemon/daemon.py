@@ -24,15 +24,17 @@ from ciuic_p2p.core.topology import Place
 from ciuic_p2p.daemon.addresses import session_addresses
 from ciuic_p2p.daemon.capacity import read_capacity
 from ciuic_p2p.daemon.neighbours import Neighbours
+from ciuic_p2p.daemon.object_requests import answer_request
+from ciuic_p2p.daemon.objects import Objects, ObjectSurroundings
 from ciuic_p2p.daemon.pacemaker import WINDOW_S, Pacemaker
 from ciuic_p2p.daemon.pathfinder import Pathfinder
-from ciuic_p2p.daemon.runhost import Surroundings
+from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.daemon.showing import Showing
 from ciuic_p2p.daemon.swarmfile import open_swarm
 from ciuic_p2p.errors import LocalError, MalformedMessage, RemoteError
 from ciuic_p2p.local.http import HttpServer
-from ciuic_p2p.local.protocol import Attach, Position, Progress, Ready
+from ciuic_p2p.local.protocol import Attach, ObjectRequest, Position, Progress, Ready
 from ciuic_p2p.local.server import LocalServer
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.net.discovery import Discovery, Pace
@@ -86,6 +88,8 @@ class Daemon:
         self._sessions.prefer_forwarders(self._pathfinder.order)
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
+        self._hosts: Callable[[], tuple[RunHost, ...]] = tuple
+        """Of the runs, once there are some."""
         self._started_at_s = round(time.time())
         self._bound: tuple[str, ...] = ()
         self._stopping = asyncio.Event()
@@ -95,8 +99,11 @@ class Daemon:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises AddressUnusable, HomeUnusable, P2PDown."""
+        """Raises AddressUnusable, HomeUnusable, P2PDown, StoreUnusable, StoreFull."""
         await self._exit.__aenter__()
+        self._objects = Objects(self._object_surroundings())  # before sessions, which bring messages for it
+        self._exit.push_async_callback(self._objects.close)
+        await self._objects.start()
         self._exit.callback(self._pool.shutdown, wait=False, cancel_futures=True)
         self._exit.push_async_callback(self._network.stop)  # after the sessions: relayed ones say goodbye through it
         self._bound = await self._sessions.start()
@@ -108,6 +115,7 @@ class Daemon:
         tasks = await self._exit.enter_async_context(_Tasks())
         self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
         self._exit.callback(self._runs.close)
+        self._hosts = self._runs.hosts
         self._showing = Showing(
             self.config,
             self._swarm.swarm_id,
@@ -116,6 +124,7 @@ class Daemon:
             self._sessions,
             self._network_measured,
             self._pathfinder.show,
+            self._objects.describe,
         )
         self._discovery.start()
         self._exit.push_async_callback(self._discovery.stop)
@@ -173,7 +182,7 @@ class Daemon:
         self._neighbours.report_links(sampled)
         self._pathfinder.tick(time.monotonic())
         self._runs.update_network(self._network_measured())
-        if not any(host.is_busy() for host in self._runs.hosts()):
+        if not self._is_busy():
             line_mbps = self._pacemaker.lines_mbps(self.peer_id).get(self.peer_id, FIRST_GUESS_MBPS)
             self._neighbours.time_links(sampled, line_mbps)
 
@@ -243,6 +252,24 @@ class Daemon:
             pacemaker=self._pacemaker,
         )
 
+    def _object_surroundings(self) -> ObjectSurroundings:
+        return ObjectSurroundings(
+            me=self.peer_id,
+            swarm=self._swarm.swarm_id,
+            config=self.config,
+            transport=self._sessions,
+            sign=self._identity.sign,
+            name_of=self._name_of,
+            region_of=self._region_of,
+            rtt_ms=self._neighbours.rtt_ms,
+            goodput_mbps=self._neighbours.goodput_mbps,
+            line_mbps=lambda: self._pacemaker.lines_mbps(self.peer_id).get(self.peer_id, 0.0),
+            is_busy=self._is_busy,
+        )
+
+    def _is_busy(self) -> bool:
+        return any(host.is_busy() for host in self._hosts())
+
     def _name_of(self, peer: PeerId) -> str:
         return self.config.name if peer == self.peer_id else self._neighbours.name_of(peer)
 
@@ -290,6 +317,7 @@ class Daemon:
         self._neighbours.lanes_moved(peer, path)
 
     def session_closed(self, peer: PeerId, error: Exception | None) -> None:
+        self._objects.session_closed(peer)
         self._neighbours.session_closed(peer, error)
 
     def message_received(self, peer: PeerId, message: bytes) -> None:
@@ -297,7 +325,7 @@ class Daemon:
             decoded = decode(message)
             if isinstance(decoded, Line):
                 self._pacemaker.line_told(peer, decoded)
-            elif not self._neighbours.message_received(peer, decoded):
+            elif not (self._neighbours.message_received(peer, decoded) or self._objects.message_received(peer, decoded)):
                 self._runs.message_received(peer, decoded)
         except MalformedMessage as error:
             log.warning("peer.broke_protocol", peer=peer, error=str(error))
@@ -306,7 +334,9 @@ class Daemon:
     def frame_received(self, peer: PeerId, header: FrameHeader, payload: memoryview) -> None:
         """In a lane's thread."""
         self._neighbours.frame_received(peer, header, len(payload))
-        if header.kind is not FrameKind.PROBE:
+        if header.kind is FrameKind.SHARD:
+            self._objects.frame_received(peer, header, payload)
+        elif header.kind is not FrameKind.PROBE:
             try:
                 self._runs.frame_received(peer, header, payload)
             except RemoteError as error:
@@ -325,11 +355,13 @@ class Daemon:
     def peer_arrived(self, peer: PeerId) -> None:
         self._pacemaker.introduce(peer)
         self._runs.peer_arrived(peer)
+        self._objects.peer_arrived(peer)
 
     def peer_gone(self, peer: PeerId) -> None:
         self._pacemaker.forget(peer)
         self._sessions.forsake(peer)
         self._runs.peer_gone(peer)
+        self._objects.peer_gone(peer)
 
     # -- what this machine asks (local.server.TrainerHost) -----------------------------------------------------------------
 
@@ -361,6 +393,9 @@ class Daemon:
         if what not in views:
             raise LocalError(f"this daemon has no view {what!r}", f"ask for one of {', '.join(views)}, plan")
         return views[what]()
+
+    async def objects(self, request: ObjectRequest, moved: Callable[[int, int], None]) -> Any:
+        return await answer_request(self._objects, request, moved)
 
     async def stop(self) -> None:
         self.request_stop()

@@ -110,6 +110,10 @@ class Neighbours:
         neighbour = self.known.get(peer)
         return neighbour.rtt.median_ms if neighbour is not None else 0.0
 
+    def goodput_mbps(self, peer: PeerId) -> float:
+        """Of what comes from it; 0 while nothing was measured."""
+        return self._measure(peer).goodput_mbps if peer in self.known else 0.0
+
     def _want(self, record: PeerRecord) -> None:
         if self.sessions is None or record.leaving:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -32,6 +31,7 @@ class Showing:
         sessions: Sessions,
         network: Callable[[], Network],
         show_path: Callable[[str, PeerId | None], Shown],
+        show_store: Callable[[], dict[str, Any]],
     ) -> None:
         """network: as measured now."""
         self._config = config
@@ -41,6 +41,7 @@ class Showing:
         self._sessions = sessions
         self._network = network
         self._show_path = show_path
+        self._show_store = show_store
         self._process = psutil.Process()
         self.loop_lag_ms = 0.0
         """The longest that the event loop was late in the last minute."""
@@ -56,7 +57,7 @@ class Showing:
             "bytes_sent": traffic.bytes_sent,
             "bytes_received": traffic.bytes_received,
             "forwarding": asdict(self._sessions.forwarding()),
-            "store": {"free_disk_bytes": shutil.disk_usage(self._config.home).free},
+            "store": self._show_store(),
             "memory_bytes": self._process.memory_info().rss,
             "loop_lag_ms": round(self.loop_lag_ms, 2),
             "runs": self._runs.describe(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -15,7 +16,7 @@ from ciuic_p2p.config import socket_path
 from ciuic_p2p.errors import DaemonGone, LocalError, MalformedMessage, NoDaemon, RoundFailed, SwarmError
 from ciuic_p2p.local.address import short_address
 from ciuic_p2p.local.framing import MessageSplitter, decode, encode
-from ciuic_p2p.local.protocol import FROM_DAEMON, Message, Refused, Waiting
+from ciuic_p2p.local.protocol import FROM_DAEMON, Message, Moved, Refused, Waiting
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -97,11 +98,15 @@ class DaemonChannel:
             self._take(data)
         return self._received.pop(0)
 
-    def ask(self, message: Message, reply: type[Reply]) -> Reply:
-        """Sends a question and waits for its answer. Raises what the daemon refused it with."""
+    def ask(self, message: Message, reply: type[Reply], moved: Callable[[int, int], None] | None = None) -> Reply:
+        """Sends a question and waits for its answer. Raises what the daemon refused it with.
+
+        moved: told how many bytes of how many are done, where the daemon says so meanwhile.
+        """
         self.send(message)
-        while isinstance(answer := self.receive(), Waiting):
-            pass
+        while isinstance(answer := self.receive(), Waiting | Moved):
+            if isinstance(answer, Moved) and moved is not None:
+                moved(answer.done_bytes, answer.total_bytes)
         if isinstance(answer, Refused):
             raise error_of(answer)
         if not isinstance(answer, reply):

@@ -46,6 +46,13 @@ def text(name: str, value: object) -> None:
         raise MalformedMessage(None, f"{name} must be a text of at most {LONGEST_TEXT} characters")
 
 
+def absolute_path(name: str, value: object) -> None:
+    """The daemon's own folder is nobody else's."""
+    text(name, value)
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise MalformedMessage(None, f"{name} must be an absolute path")
+
+
 def texts(name: str, value: object) -> None:
     if not isinstance(value, tuple) or len(value) > MOST_TEXTS:
         raise MalformedMessage(None, f"{name} must be a list of at most {MOST_TEXTS} texts")

@@ -24,6 +24,8 @@ from ciuic_p2p.local.protocol import (
     Invite,
     Leave,
     Message,
+    Moved,
+    ObjectRequest,
     Progress,
     Ready,
     Refused,
@@ -121,6 +123,8 @@ class Conversation:
                 self._say(View(value=await self._host.view(message.what, message.options)))
             case Invite():
                 self._say(View(value=await self._host.view(message.type, message.options)))
+            case ObjectRequest():
+                self._say(View(value=await self._host.objects(message, self._say_moved)))
             case Stop():
                 self._say(Stopping())
                 await self._host.stop()
@@ -155,6 +159,9 @@ class Conversation:
         if self._trainer is None:
             raise MalformedMessage(None, f"{message.type} before attach")
         return self._trainer
+
+    def _say_moved(self, done_bytes: int, total_bytes: int) -> None:
+        self._say(Moved(done_bytes=done_bytes, total_bytes=total_bytes))
 
     def _say(self, message: Message) -> None:
         self._stream.send(encode(message))

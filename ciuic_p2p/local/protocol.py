@@ -4,7 +4,8 @@ so one that exists is legal on either side. Knows no socket and nothing of what 
     trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · leave
     daemon → trainer        waiting · attached · advanced · position · refused
     command line → daemon   view · invite · stop
-    daemon → command line   view · stopping · refused
+    anybody → daemon        put · get · list · remove · stat, for objects
+    daemon → both           view · moved · stopping · refused
 """
 
 from __future__ import annotations
@@ -136,6 +137,69 @@ class Invite(Message):
         checks.mapping("options", self.options)
 
 
+class ObjectRequest(Message):
+    """Base of what is asked about objects; each is answered by a view, put and get by several `moved` before it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutObject(ObjectRequest):
+    """Make the file at `path`, which the daemon reads itself, the object `address` (`ciuic://bucket/key`)."""
+
+    type: ClassVar[str] = "put"
+    path: str
+    address: str
+
+    def __post_init__(self) -> None:
+        checks.absolute_path("path", self.path)
+        checks.text("address", self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetObject(ObjectRequest):
+    """Write the object to the file at `path`; into it, where it is a folder."""
+
+    type: ClassVar[str] = "get"
+    address: str
+    path: str
+
+    def __post_init__(self) -> None:
+        checks.text("address", self.address)
+        checks.absolute_path("path", self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListObjects(ObjectRequest):
+    """The objects whose addresses begin with `prefix`, in their order, behind `after` ("": from the first), some at a time."""
+
+    type: ClassVar[str] = "list"
+    prefix: str
+    after: str = ""
+
+    def __post_init__(self) -> None:
+        checks.text("prefix", self.prefix)
+        checks.text("after", self.after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveObject(ObjectRequest):
+    type: ClassVar[str] = "remove"
+    address: str
+
+    def __post_init__(self) -> None:
+        checks.text("address", self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatObject(ObjectRequest):
+    type: ClassVar[str] = "stat"
+    address: str
+
+    def __post_init__(self) -> None:
+        checks.text("address", self.address)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Message):
     """The command line asks the daemon to end."""
@@ -240,6 +304,19 @@ class View(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Message):
+    """How far a put or a get is."""
+
+    type: ClassVar[str] = "moved"
+    done_bytes: int
+    total_bytes: int
+
+    def __post_init__(self) -> None:
+        checks.whole("total_bytes", self.total_bytes)
+        checks.whole("done_bytes", self.done_bytes, most=self.total_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping(Message):
     """The daemon ends now."""
 
@@ -247,10 +324,25 @@ class Stopping(Message):
 
 
 TO_DAEMON: dict[str, type[Message]] = {
-    kind.type: kind for kind in (Attach, Progress, Ready, AskPosition, Leave, AskView, Invite, Stop)
+    kind.type: kind
+    for kind in (
+        Attach,
+        Progress,
+        Ready,
+        AskPosition,
+        Leave,
+        AskView,
+        Invite,
+        PutObject,
+        GetObject,
+        ListObjects,
+        RemoveObject,
+        StatObject,
+        Stop,
+    )
 }
 FROM_DAEMON: dict[str, type[Message]] = {
-    kind.type: kind for kind in (Waiting, Attached, Advanced, Position, Refused, View, Stopping)
+    kind.type: kind for kind in (Waiting, Attached, Advanced, Position, Refused, View, Moved, Stopping)
 }
 
 

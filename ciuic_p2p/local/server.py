@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ import structlog
 from ciuic_p2p.errors import AddressUnusable
 from ciuic_p2p.local.address import short_address
 from ciuic_p2p.local.conversation import Conversation
-from ciuic_p2p.local.protocol import Attach, Position, Progress, Ready
+from ciuic_p2p.local.protocol import Attach, ObjectRequest, Position, Progress, Ready
 from ciuic_p2p.local.stream import Stream
 from ciuic_p2p.local.trainer import Trainer
 
@@ -51,6 +52,9 @@ class TrainerHost(Protocol):
 
     async def view(self, what: str, options: dict[str, Any]) -> Any:
         """Plain data for the command line; `what` may be anything, "invite" among it."""
+
+    async def objects(self, request: ObjectRequest, moved: Callable[[int, int], None]) -> Any:
+        """Plain data. moved: to be told how many bytes of how many are done, now and then."""
 
     async def stop(self) -> None:
         """Begins to end the daemon and returns at once."""

@@ -22,13 +22,19 @@ from ciuic_p2p.local.protocol import (
     AskView,
     Attach,
     Attached,
+    GetObject,
     Invite,
     Leave,
+    ListObjects,
     Message,
+    Moved,
     Position,
     Progress,
+    PutObject,
     Ready,
     Refused,
+    RemoveObject,
+    StatObject,
     Stop,
     Stopping,
     StrategySettings,
@@ -52,6 +58,11 @@ TO: list[Message] = [
     Leave(),
     AskView(what="peers", options={"all": True}),
     Invite(options={"for": "anna"}),
+    PutObject(path="/data/file", address="ciuic://data/file"),
+    GetObject(address="ciuic://data/file", path="/data/copy"),
+    ListObjects(prefix="ciuic://data", after="ciuic://data/file"),
+    RemoveObject(address="ciuic://data/file"),
+    StatObject(address="ciuic://data/file"),
     Stop(),
 ]
 FROM: list[Message] = [
@@ -61,6 +72,7 @@ FROM: list[Message] = [
     Position(index=1, count=3, epoch=4),
     Refused(kind="NoDaemon", what="none", remedy="start one"),
     View(value={"peers": [{"name": "node-us", "rtt_ms": None}]}),
+    Moved(done_bytes=1, total_bytes=2),
     Stopping(),
 ]
 
@@ -184,6 +196,9 @@ def test_what_is_wrong_is_said(body: bytes, complaint: str) -> None:
         (ADVANCED, {"peers": ("x" * 4097,)}),
         (ADVANCED, {"seconds": -0.1}),
         (Refused(kind="LocalError", what=""), {"kind": "os.system"}),
+        (PutObject(path="/data/file", address=""), {"path": "data/file"}),
+        (GetObject(path="/data/file", address=""), {"path": "/data/\0"}),
+        (Moved(done_bytes=1, total_bytes=2), {"done_bytes": 3}),
     ],
 )
 def test_an_illegal_message_cannot_be_made(message: Any, change: dict[str, Any]) -> None:

@@ -1,0 +1,83 @@
+"""The object store for scripts: files into the swarm and out of it, through the daemon of this machine. Knows no peers.
+
+Each call is a conversation of its own with the daemon, so that one client may be used by several threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ciuic_p2p.config import home_from
+from ciuic_p2p.local.channel import open_channel
+from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, RemoveObject, StatObject, View
+
+Moved = Callable[[int, int], None]
+"""Is told how many bytes of how many are done."""
+
+
+class Client:
+    """Objects `ciuic://bucket/key`. Every method raises NoDaemon, naming the command that starts one, when none answers."""
+
+    def __init__(self, home: str | PathLike[str] | None = None) -> None:
+        """home: of the daemon; default: CIUIC_HOME, else the user's data folder. Connects to nothing yet."""
+        self._home = home_from(None if home is None else Path(home))
+
+    def upload_file(self, path: str | PathLike[str], address: str, moved: Moved | None = None) -> dict[str, Any]:
+        """Returns what `stat` does, once enough peers hold the file. Raises LocalError, StoreFull, TooFewCopies."""
+        return dict(self._ask(PutObject(path=_absolute(path), address=address), moved))
+
+    def download_file(self, address: str, path: str | PathLike[str], moved: Moved | None = None) -> dict[str, Any]:
+        """The file is there whole when this returns, or is as it was before. path: a folder takes the last part of the key.
+
+        Raises ObjectMissing, ObjectUnreadable, LocalError, StoreFull.
+        """
+        return dict(self._ask(GetObject(address=address, path=_absolute(path)), moved))
+
+    def list(self, prefix: str = "") -> Iterator[dict[str, Any]]:
+        """The objects whose addresses begin with `prefix`, `ciuic://bucket/…`, in order; all without one."""
+        after, more = "", True
+        while more:
+            page = self._ask(ListObjects(prefix=prefix, after=after))
+            yield from page["objects"]
+            more = page["more"]
+            after = page["objects"][-1]["address"] if page["objects"] else ""
+
+    def stat(self, address: str) -> dict[str, Any]:
+        """Size, etag (BLAKE3 of the bytes), copies, versions and conflicts. Raises ObjectMissing."""
+        return dict(self._ask(StatObject(address=address)))
+
+    def remove(self, address: str) -> None:
+        """Raises ObjectMissing."""
+        self._ask(RemoveObject(address=address))
+
+    # -- the same for event loops; each takes a thread meanwhile -----------------------------------------------------------
+
+    async def upload_file_async(self, path: str | PathLike[str], address: str, moved: Moved | None = None) -> dict[str, Any]:
+        """moved: called in another thread."""
+        return await asyncio.to_thread(self.upload_file, path, address, moved)
+
+    async def download_file_async(self, address: str, path: str | PathLike[str], moved: Moved | None = None) -> dict[str, Any]:
+        """moved: called in another thread."""
+        return await asyncio.to_thread(self.download_file, address, path, moved)
+
+    async def list_async(self, prefix: str = "") -> tuple[dict[str, Any], ...]:
+        return await asyncio.to_thread(lambda: tuple(self.list(prefix)))
+
+    async def stat_async(self, address: str) -> dict[str, Any]:
+        return await asyncio.to_thread(self.stat, address)
+
+    async def remove_async(self, address: str) -> None:
+        await asyncio.to_thread(self.remove, address)
+
+    def _ask(self, request: ObjectRequest, moved: Moved | None = None) -> Any:
+        with open_channel(self._home) as channel:
+            return channel.ask(request, View, moved).value
+
+
+def _absolute(path: str | PathLike[str]) -> str:
+    """The daemon has another working folder."""
+    return str(Path(path).expanduser().absolute())
