@@ -36,16 +36,24 @@ def draw_object(row: dict[str, Any]) -> RenderableType:
         told = "written without knowledge of each other; the one above is read. Put the right one again to settle it."
         head.add_row("[bold]conflict[/bold]", cell(f"{len(row['conflicts']) + 1} versions {told}"))
     versions = _table("version", "size", "written", "by", "etag")
-    for version in row["versions"]:
-        kind = "removed" if version["removed"] else "current" if version["etag"] == row["etag"] else "older"
+    for place, version in enumerate(row["versions"]):
         versions.add_row(
-            "conflicting" if version["head"] and kind == "older" else kind,
+            _kind(place, version),
             in_bytes(version["size_bytes"]),
             _time(version["created_at_ms"]),
             cell(version["author"]),
             cell(version["etag"])[:12],
         )
     return Group(head, "", versions)
+
+
+def _kind(place: int, version: dict[str, Any]) -> str:
+    """The first one is read."""
+    if version["removed"]:
+        return "removed"
+    if place == 0:
+        return "current"
+    return "conflicting" if version["head"] else "older"
 
 
 def _time(created_at_ms: int) -> str:

@@ -47,6 +47,8 @@ class Catalogue:
         self._groups: list[dict[bytes, tuple[ObjectName, bytes]]] = [{} for _ in range(GROUPS)]
         """First half of an object's entry → its name and the second half; by the first byte."""
         self._digests: list[bytes | None] = [None] * GROUPS
+        self.revision = 0
+        """Another one whenever something else is known."""
         self._writing = threading.Lock()
         """One file after the other, each with the newest versions: an older one never replaces a newer one."""
 
@@ -96,6 +98,7 @@ class Catalogue:
         summary = blake3(b"".join(sorted(version.signature for version in versions))).digest(_HALF)
         self._groups[digest[0]][digest[:_HALF]] = (name, summary)
         self._digests[digest[0]] = None
+        self.revision += 1
 
     # -- comparing with other peers --------------------------------------------------------------------------------------
 

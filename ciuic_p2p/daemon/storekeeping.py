@@ -43,9 +43,13 @@ class Reach:
     catalogue: Catalogue
     _manifests: dict[bytes, dict[ShardId, int]] = field(default_factory=dict)
     """Signature of a version → its shards and their bytes as they are kept; so that none is decoded twice."""
+    _revision: int = -1
 
     def objects(self) -> list[Mapping[ShardId, int]]:
         """The shards of each version that is kept."""
+        if self._revision == self.catalogue.revision:
+            return list(self._manifests.values())
+        self._revision = self.catalogue.revision
         before, self._manifests = self._manifests, {}
         for head in self.catalogue.heads():
             assert head.manifest is not None
@@ -73,17 +77,19 @@ class Storekeeper:
 
     def begin(self, tasks: TaskSet) -> None:
         survey_s = min(SURVEY_EVERY_S, self._settings.repair_period_s)
-        tasks.spawn(repeat(survey_s, self._survey))
-        tasks.spawn(repeat(self._settings.repair_period_s, self._care))
+        tasks.spawn(repeat(survey_s, self.survey))
+        tasks.spawn(repeat(self._settings.repair_period_s, self.care))
 
-    async def _survey(self) -> Survey:
+    async def survey(self) -> Survey:
+        """Counts what waits for copies."""
         objects = self._reach.objects()
         survey = await self._replicas.survey(_together(objects), self._settings.replicas, self._settings.gone_after_s)
         self.under_replicated = sum(not survey.short.isdisjoint(shards) for shards in objects)
         return survey
 
-    async def _care(self) -> None:
-        survey = await self._survey()
+    async def care(self) -> None:
+        """Repairs, and collects what nothing needs here."""
+        survey = await self.survey()
         await self._replicas.repair(survey.copies, _together(self._reach.objects()))
         await self._collect(survey.surplus)
 
