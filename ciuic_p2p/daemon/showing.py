@@ -112,6 +112,7 @@ class Showing:
 
     def metrics(self) -> dict[str, float]:
         traffic = self._sessions.traffic()
+        store = self._show_store()
         samples: dict[str, float] = {
             "ciuic_peers_alive": len(self._neighbours.present()) + 1,
             "ciuic_bytes_sent_total": traffic.bytes_sent,
@@ -119,6 +120,9 @@ class Showing:
             "ciuic_forwarded_bytes_total": self._sessions.forwarding().carried_bytes,
             "ciuic_memory_bytes": self._process.memory_info().rss,
             "ciuic_loop_lag_ms": self.loop_lag_ms,
+            "ciuic_store_used_bytes": store["used_bytes"],
+            "ciuic_store_objects": store["objects"],
+            "ciuic_store_objects_under_replicated": store["under_replicated"],
         }
         for host in self._runs.hosts():
             label = f'{{run="{host.run}"}}'

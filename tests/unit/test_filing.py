@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ciuic_p2p.core.objects import LARGEST_MANIFEST_BYTES
 from ciuic_p2p.daemon.filing import MOST_OBJECT_SHARDS, Cutting, Partial, shard_bytes_for
 from ciuic_p2p.errors import LocalError, MalformedPayload, StoreFull
 from ciuic_p2p.store.blobs import SHARD_BYTES, BlobManifest, write_blob
+from ciuic_p2p.store.manifests import ShardRef
 from ciuic_p2p.store.memory import MemoryStore
 from ciuic_p2p.terms import LARGEST_SHARD_BYTES, BlobHash, ShardId
 
@@ -75,6 +77,13 @@ def test_larger_files_get_larger_shards() -> None:
     assert shard_bytes_for(most) == LARGEST_SHARD_BYTES
     with pytest.raises(LocalError, match="split it"):
         shard_bytes_for(most + 1)
+
+
+def test_the_largest_object_fits_into_a_version() -> None:
+    ref = ShardRef(shard=ShardId("f" * 64), size_bytes=LARGEST_SHARD_BYTES, stored_bytes=LARGEST_SHARD_BYTES - 1, packed=True)
+    size_bytes = LARGEST_SHARD_BYTES * MOST_OBJECT_SHARDS
+    manifest = BlobManifest(blob=BlobHash("0" * 64), size_bytes=size_bytes, shards=(ref,) * MOST_OBJECT_SHARDS)
+    assert len(manifest.encode()) <= LARGEST_MANIFEST_BYTES
 
 
 @pytest.mark.parametrize("packing", ["never", "always"])
