@@ -170,6 +170,7 @@ class Daemon:
     def _chores(self) -> tuple[tuple[float, Callable[[], None]], ...]:
         return (
             (TICK_S, self._runs.tick),
+            (TICK_S, self._objects.tick),
             (self.config.probe_period_s, self._neighbours.probe),
             (WINDOW_S, self._pacemaker.tick),
             (LINKS_EVERY_S, self._care_for_links),

@@ -132,6 +132,10 @@ class Objects:
         self._sender.session_ended(peer)
         self.reader.session_ended(peer)
 
+    def tick(self) -> None:
+        """Several times a second."""
+        self._sender.tick()
+
     def message_received(self, peer: PeerId, message: Message) -> bool:
         """True when the message was for this part of the daemon."""
         match message:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 
 import structlog
@@ -52,6 +52,11 @@ class Restraint:
         self._line_mbps = line_mbps
         self._next_at_s = float("-inf")
 
+    @property
+    def is_on(self) -> bool:
+        """A round's bytes are under way."""
+        return self._is_busy()
+
     def pieces_ahead(self) -> int:
         line_mbps = self._line_mbps()
         ahead = int(line_mbps * 125_000 * AHEAD_S / PIECE_BYTES) if line_mbps > 0 else MOST_AHEAD
@@ -87,8 +92,9 @@ class ShardSender:
         self._asks: dict[PeerId, dict[int, ShardId]] = {}
         """What each peer waits for, by number, in order."""
         self._sending: dict[PeerId, asyncio.Task[None]] = {}
-        self._current: dict[PeerId, _Pieces] = {}
-        """Of the shard that each peer is sent now."""
+        self._queues: dict[PeerId, _Queue] = {}
+        self._was_on = False
+        """Whether a round was under way at the last tick."""
 
     def asked(self, peer: PeerId, message: AskShards) -> None:
         asks = self._asks.setdefault(peer, {})
@@ -103,21 +109,28 @@ class ShardSender:
     def cancelled(self, peer: PeerId, message: CancelShards) -> None:
         """Also what waits for a lane is not sent any more."""
         asks = self._asks.get(peer, {})
-        numbers = frozenset(message.numbers) & asks.keys()
-        for number in numbers:
-            del asks[number]
-        current = self._current.get(peer)
-        if current is not None and current.number in numbers:
-            current.give_up()
-        if numbers:
+        for number in message.numbers:
+            asks.pop(number, None)
+        if peer in self._queues:
+            wanted = frozenset(message.numbers)
+            self._queues[peer].drop(wanted)
             self._transport.discard_frames(
-                lambda to, header: to == peer and header.kind is FrameKind.SHARD and header.epoch in numbers
+                lambda to, header: to == peer and header.kind is FrameKind.SHARD and header.epoch in wanted
             )
+
+    def tick(self) -> None:
+        """Several times a second. When a round begins, what waits for a lane makes way for it, and is sent piece by piece."""
+        was_on, self._was_on = self._was_on, self._restraint.is_on
+        waiting = {peer: queue for peer, queue in self._queues.items() if queue.frames()}
+        if self._was_on and not was_on and waiting:
+            self._transport.discard_frames(lambda _to, header: header.kind is FrameKind.SHARD)
+            for peer, queue in waiting.items():
+                self._tasks.spawn(self._send_again(peer, queue))
 
     def session_ended(self, peer: PeerId) -> None:
         """Whoever still wants what it asked for asks again."""
         self._asks.pop(peer, None)
-        self._current.pop(peer, None)
+        self._queues.pop(peer, None)
         sending = self._sending.pop(peer, None)
         if sending is not None:
             sending.cancel()
@@ -143,7 +156,6 @@ class ShardSender:
                 read.cancel()
             if self._sending.get(peer) is asyncio.current_task():
                 del self._sending[peer]
-                self._current.pop(peer, None)
 
     def _read(self, shard: ShardId) -> bytes | None:
         """In a thread. None when the store cannot give it."""
@@ -158,13 +170,23 @@ class ShardSender:
             self._damaged(shard)
             self._refuse(peer, number)
             return
-        pieces = self._current[peer] = _Pieces(data, shard, number, asyncio.get_running_loop())
-        for part in range(pieces.count):
-            await pieces.wait_for_room(part, self._restraint.pieces_ahead())
+        queue = self._queues.setdefault(peer, _Queue())
+        for part, start in enumerate(range(0, max(len(data), 1), PIECE_BYTES)):
+            await queue.room(self._restraint.pieces_ahead())
             await self._restraint.turn(PIECE_BYTES)
             if number not in asks:
                 return
-            self._transport.send_frames(peer, [pieces.frame(part)])
+            piece = memoryview(data)[start : start + PIECE_BYTES]
+            self._transport.send_frames(peer, [queue.add(_header(shard, number, part, len(data)), piece)])
+
+    async def _send_again(self, peer: PeerId, queue: _Queue) -> None:
+        for frame in queue.frames():
+            await self._restraint.turn(PIECE_BYTES)
+            if self._queues.get(peer) is not queue:
+                return
+            if queue.has(frame):
+                with contextlib.suppress(PeerUnreachable):
+                    self._transport.send_frames(peer, [frame])
 
     def _refuse(self, peer: PeerId, number: int) -> None:
         try:
@@ -173,49 +195,57 @@ class ShardSender:
             log.debug("shard.refusal_unsent", peer=peer)
 
 
-class _Pieces:
-    """A shard as frames, and how many of them lanes have taken."""
+def _header(shard: ShardId, number: int, part: int, size_bytes: int) -> FrameHeader:
+    return FrameHeader(
+        kind=FrameKind.SHARD,
+        codec=0,
+        run=bytes.fromhex(shard[:16]),
+        epoch=number,
+        term=0,
+        part=part,
+        samples=size_bytes,
+    )
 
-    def __init__(self, data: bytes, shard: ShardId, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._data = memoryview(data)
-        self._header = bytes.fromhex(shard[:16])
-        self.number = number
-        self._loop = loop
-        self._taken: set[int] = set()
-        self._is_wanted = True
+
+class _Queue:
+    """Frames to one peer that wait for a lane."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[tuple[int, int], OutgoingFrame] = {}
+        """By number and part, in order."""
         self._changed = asyncio.Event()
-        self.count = max(-(-len(data) // PIECE_BYTES), 1)
 
-    def frame(self, part: int) -> OutgoingFrame:
-        header = FrameHeader(
-            kind=FrameKind.SHARD,
-            codec=0,
-            run=self._header,
-            epoch=self.number,
-            term=0,
-            part=part,
-            samples=len(self._data),
-        )
+    def add(self, header: FrameHeader, piece: memoryview) -> OutgoingFrame:
+        """A frame that is forgotten when a lane takes it."""
+        key = (header.epoch, header.part)
 
         def make() -> memoryview:
             with contextlib.suppress(RuntimeError):  # the daemon ends
-                self._loop.call_soon_threadsafe(self._note_taken, part)
-            return self._data[part * PIECE_BYTES : (part + 1) * PIECE_BYTES]
+                self._loop.call_soon_threadsafe(self._forget, key)
+            return piece
 
-        return OutgoingFrame(header, make)
+        frame = self._waiting[key] = OutgoingFrame(header, make)
+        return frame
 
-    async def wait_for_room(self, sent: int, ahead: int) -> None:
-        """Until fewer than `ahead` of the first `sent` pieces wait for a lane, or nobody wants them any more."""
-        while self._is_wanted and sent - len(self._taken) >= ahead:
+    async def room(self, ahead: int) -> None:
+        """Until fewer than so many wait."""
+        while len(self._waiting) >= ahead:
             self._changed.clear()
             await self._changed.wait()
 
-    def give_up(self) -> None:
-        """What waited for a lane will not be taken."""
-        self._is_wanted = False
-        self._changed.set()
+    def drop(self, numbers: Collection[int]) -> None:
+        """They will not be taken."""
+        for key in [key for key in self._waiting if key[0] in numbers]:
+            self._forget(key)
 
-    def _note_taken(self, part: int) -> None:
+    def frames(self) -> list[OutgoingFrame]:
+        return list(self._waiting.values())
+
+    def has(self, frame: OutgoingFrame) -> bool:
+        return (frame.header.epoch, frame.header.part) in self._waiting
+
+    def _forget(self, key: tuple[int, int]) -> None:
         """Once, though a frame is made again when its lane broke."""
-        self._taken.add(part)
-        self._changed.set()
+        if self._waiting.pop(key, None) is not None:
+            self._changed.set()

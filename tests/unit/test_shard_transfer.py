@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -28,13 +29,21 @@ NEAR = LinkEstimate(rtt_s=0.001, goodput_mbps=1000.0)
 class Peer:
     """One that gives its shards and takes others'; `lies` is what it does instead of giving, when asked."""
 
-    def __init__(self, network: MemoryNetwork, peer: PeerId, is_busy: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, network: MemoryNetwork, peer: PeerId) -> None:
         self.peer = peer
+        self.is_busy = False
+        """A round is under way, on a line so slow that the share of shards is nothing."""
         self.store = MemoryStore()
         self.tasks = TaskSet()
         self.transport = network.add(peer, self)
         self.damaged: list[ShardId] = []
-        self.sender = ShardSender(self.transport, self.store, Restraint(is_busy, lambda: 0.0), self.tasks, self.damaged.append)
+        self.sender = ShardSender(
+            self.transport,
+            self.store,
+            Restraint(lambda: self.is_busy, lambda: 1e-3 if self.is_busy else 0.0),
+            self.tasks,
+            self.damaged.append,
+        )
         self.reader = ShardReader(self.transport, lambda _: NEAR, self.tasks)
         self.lies: Callable[[PeerId, int, ShardId], Iterable[OutgoingFrame]] | None = None
         self.asked: list[ShardId] = []
@@ -249,6 +258,64 @@ def test_a_cancelled_shard_does_not_hold_up_the_next_one() -> None:
         reader.transport.send_message(HOLDER, encode(CancelShards(numbers=(1,))))
         third = holder.store.put(random_bytes(10, 3))
         assert await reader.read(wanted(third, 10)) == ()
+
+    with_peers(scenario)
+
+
+def test_what_waits_for_a_lane_makes_way_for_a_round() -> None:
+    async def scenario(_: MemoryNetwork, reader: Peer, holder: Peer, __: Peer) -> None:
+        # given a lane that has taken one piece, behind which others wait
+        lane_is_free, arrived = threading.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_piece() -> None:
+            loop.call_soon_threadsafe(arrived.set)
+            lane_is_free.wait(20)
+
+        reader.on_piece = on_piece
+        data = random_bytes(12 * PIECE_BYTES)
+        reading = asyncio.ensure_future(reader.read(wanted(holder.store.put(data), len(data))))
+        await arrived.wait()
+
+        # when a round begins
+        holder.is_busy = True
+        holder.sender.tick()
+        lane_is_free.set()
+
+        # then one piece is in its way at most, beside the one that was under way
+        done, _pending = await asyncio.wait({reading}, timeout=0.3)
+        assert not done
+        assert reader.pieces <= 3
+
+        # and when it is over, all arrives
+        holder.is_busy = False
+        holder.sender.tick()
+        assert await reading == ()
+        assert reader.store.get(shard_id_of(data)) == data
+
+    with_peers(scenario)
+
+
+def test_small_shards_wait_for_a_lane_like_large_ones() -> None:
+    async def scenario(_: MemoryNetwork, reader: Peer, holder: Peer, __: Peer) -> None:
+        lane_is_free = threading.Event()
+        reader.on_piece = lambda: void(lane_is_free.wait(20))
+        queued = 0
+        send = holder.transport.send_frames
+
+        def count(peer: PeerId, frames: Iterable[OutgoingFrame]) -> None:
+            nonlocal queued
+            queued += 1
+            send(peer, frames)
+
+        holder.transport.send_frames = count  # type: ignore[method-assign]  # counts what goes to the lanes
+        shards = [holder.store.put(random_bytes(100, seed)) for seed in range(100)]
+        asks = tuple((number, bytes.fromhex(shard)) for number, shard in enumerate(shards))
+        reader.transport.send_message(HOLDER, encode(AskShards(asks=asks)))
+        await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=0.3)
+        assert queued <= MOST_AHEAD + 2
+        lane_is_free.set()
+        assert await reader.read(*(wanted(shard, 100) for shard in shards)) == ()
 
     with_peers(scenario)
 
