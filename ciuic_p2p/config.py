@@ -52,6 +52,8 @@ class DaemonConfig:
     down_mbps: float | None
     forward: bool
     """Carry bytes between two other peers of the swarm that have no better way to each other."""
+    snapshot_every_s: float
+    """A run's state is saved so often, at the boundary of an epoch."""
     log_level: str
     json: bool
     """Print the ready line as JSON."""
@@ -206,6 +208,12 @@ def _period_s(value: object) -> float:
     return float(value)
 
 
+def _snapshot_period_s(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 30 * 86_400:
+        raise ValueError("give seconds between 1 and 2592000")
+    return float(value)
+
+
 def _lane_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 64:
         raise ValueError("give a whole number between 1 and 64")
@@ -289,6 +297,7 @@ SETTINGS = (
     Setting("up_mbps", "--up-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("down_mbps", "--down-mbps", _as_number(float), _rate_mbps, lambda: None),
     Setting("forward", "--forward", _as_yes_or_no, _yes_or_no, lambda: True),
+    Setting("snapshot_every_s", "--snapshot-every-s", _as_number(float), _snapshot_period_s, lambda: 7200.0),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),
 )
 

@@ -53,6 +53,15 @@ class StoreFull(LocalError):
     """The store has reached its quota, or the disk under it its reserve. What is there stays whole and readable."""
 
 
+class SnapshotDamaged(LocalError):
+    """A snapshot on this disk cannot be read back."""
+
+    def __init__(self, run: str, epoch: int, why: str) -> None:
+        super().__init__(
+            f"the snapshot of {run!r} at epoch {epoch} is damaged: {why}", "use an older one, or one of another peer"
+        )
+
+
 class RemoteError(SwarmError):
     """A peer broke the protocol."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ciuic_p2p.cli import demo, lab, simulate, start, views
+from ciuic_p2p.cli import demo, lab, simulate, snapshot, start, views
 from ciuic_p2p.cli.outcome import report_crash
 from ciuic_p2p.config import debug_wanted
 
@@ -18,6 +18,7 @@ for view in (views.status, views.peers, views.links, views.rounds, views.plan, v
 app.command()(demo.demo)
 app.command()(simulate.simulate)
 app.add_typer(lab.app, name="lab")
+app.add_typer(snapshot.app, name="snapshot")
 
 
 def print_version(wanted: bool) -> None:

@@ -345,6 +345,24 @@ class Suspects:
     peers: tuple[PeerId, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveSnapshot:
+    """Whoever comes to hold the state of this epoch saves it."""
+
+    run: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSaved:
+    """The sender vouches for what it saved, also to those who hear of it later: the signature is over all fields before it."""
+
+    run: str
+    epoch: int
+    state_hash: StateHash
+    signature: bytes
+
+
 Message = (
     Ping
     | Pong
@@ -363,6 +381,8 @@ Message = (
     | StateOffer
     | AskPieces
     | Suspects
+    | SaveSnapshot
+    | SnapshotSaved
 )
 
 _TYPES: dict[int, type[Message]] = {
@@ -383,6 +403,8 @@ _TYPES: dict[int, type[Message]] = {
     15: StateOffer,
     16: AskPieces,
     17: Suspects,
+    18: SaveSnapshot,
+    32: SnapshotSaved,
 }
 _NUMBERS = {cls: number for number, cls in _TYPES.items()}
 

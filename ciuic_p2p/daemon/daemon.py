@@ -29,6 +29,8 @@ from ciuic_p2p.daemon.pathfinder import Pathfinder
 from ciuic_p2p.daemon.runhost import Surroundings
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.daemon.showing import Showing
+from ciuic_p2p.daemon.snapshotdesk import SnapshotDesk
+from ciuic_p2p.daemon.snapshotting import Keeper
 from ciuic_p2p.daemon.swarmfile import open_swarm
 from ciuic_p2p.errors import LocalError, MalformedMessage, RemoteError
 from ciuic_p2p.local.http import HttpServer
@@ -42,6 +44,8 @@ from ciuic_p2p.net.identity import Identity
 from ciuic_p2p.net.lane_group import LaneLimits
 from ciuic_p2p.net.p2p import P2PNetwork, P2PSettings
 from ciuic_p2p.net.sessions import Sessions, SessionsSettings
+from ciuic_p2p.store.disk import DiskStore
+from ciuic_p2p.store.snapshots import Snapshots
 from ciuic_p2p.terms import VERSION, PeerId
 
 log = structlog.get_logger(__name__)
@@ -85,6 +89,9 @@ class Daemon:
         )
         self._sessions.prefer_forwarders(self._pathfinder.order)
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
+        self._store = DiskStore(config.home / "store")
+        self._snapshots = Snapshots(config.home / "snapshots", self._store)
+        self._keeper = Keeper(self.peer_id, self._snapshots, config.snapshot_every_s, self._identity.sign)
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._started_at_s = round(time.time())
         self._bound: tuple[str, ...] = ()
@@ -97,6 +104,8 @@ class Daemon:
     async def start(self) -> None:
         """Raises AddressUnusable, HomeUnusable, P2PDown."""
         await self._exit.__aenter__()
+        self._exit.callback(self._store.close)
+        self._exit.callback(self._keeper.close)
         self._exit.callback(self._pool.shutdown, wait=False, cancel_futures=True)
         self._exit.push_async_callback(self._network.stop)  # after the sessions: relayed ones say goodbye through it
         self._bound = await self._sessions.start()
@@ -108,6 +117,8 @@ class Daemon:
         tasks = await self._exit.enter_async_context(_Tasks())
         self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
         self._exit.callback(self._runs.close)
+        await self._runs.restore()
+        self._desk = SnapshotDesk(self._runs, self._snapshots)
         self._showing = Showing(
             self.config,
             self._swarm.swarm_id,
@@ -241,6 +252,7 @@ class Daemon:
             pool=self._pool,
             tasks=tasks,
             pacemaker=self._pacemaker,
+            keeper=self._keeper,
         )
 
     def _name_of(self, peer: PeerId) -> str:
@@ -361,6 +373,9 @@ class Daemon:
         if what not in views:
             raise LocalError(f"this daemon has no view {what!r}", f"ask for one of {', '.join(views)}, plan")
         return views[what]()
+
+    async def snapshot(self, what: str, options: dict[str, Any]) -> Any:
+        return await self._desk.serve(what, options)
 
     async def stop(self) -> None:
         self.request_stop()

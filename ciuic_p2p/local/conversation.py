@@ -27,6 +27,7 @@ from ciuic_p2p.local.protocol import (
     Progress,
     Ready,
     Refused,
+    SnapshotOrder,
     Stop,
     Stopping,
     View,
@@ -121,6 +122,8 @@ class Conversation:
                 self._say(View(value=await self._host.view(message.what, message.options)))
             case Invite():
                 self._say(View(value=await self._host.view(message.type, message.options)))
+            case SnapshotOrder():
+                self._say(View(value=await self._host.snapshot(message.what, message.options)))
             case Stop():
                 self._say(Stopping())
                 await self._host.stop()

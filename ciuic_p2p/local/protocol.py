@@ -3,7 +3,7 @@ so one that exists is legal on either side. Knows no socket and nothing of what 
 
     trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · leave
     daemon → trainer        waiting · attached · advanced · position · refused
-    command line → daemon   view · invite · stop
+    command line → daemon   view · invite · snapshot · stop
     daemon → command line   view · stopping · refused
 """
 
@@ -137,6 +137,19 @@ class Invite(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOrder(Message):
+    """The command line wants something done with snapshots: "ls", "save", "restore", "export". Answered by a view."""
+
+    type: ClassVar[str] = "snapshot"
+    what: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks.word("what", self.what)
+        checks.mapping("options", self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Message):
     """The command line asks the daemon to end."""
 
@@ -247,7 +260,7 @@ class Stopping(Message):
 
 
 TO_DAEMON: dict[str, type[Message]] = {
-    kind.type: kind for kind in (Attach, Progress, Ready, AskPosition, Leave, AskView, Invite, Stop)
+    kind.type: kind for kind in (Attach, Progress, Ready, AskPosition, Leave, AskView, Invite, SnapshotOrder, Stop)
 }
 FROM_DAEMON: dict[str, type[Message]] = {
     kind.type: kind for kind in (Waiting, Attached, Advanced, Position, Refused, View, Stopping)

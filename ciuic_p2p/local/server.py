@@ -52,6 +52,9 @@ class TrainerHost(Protocol):
     async def view(self, what: str, options: dict[str, Any]) -> Any:
         """Plain data for the command line; `what` may be anything, "invite" among it."""
 
+    async def snapshot(self, what: str, options: dict[str, Any]) -> Any:
+        """Plain data for the command line, once it is done."""
+
     async def stop(self) -> None:
         """Begins to end the daemon and returns at once."""
 
