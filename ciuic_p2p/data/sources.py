@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import posixpath
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,8 +83,12 @@ class Source:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits, by names and sizes of the files: places are good only as long as it is the same."""
-        listed = "\0".join(f"{name}\0{size}" for name, size in self._listing)
+        """32 hexadecimal digits, by names and sizes of the files: places are good only as long as it is the same.
+
+        Where the folder lies does not matter, so a place is good for a copy of the data too.
+        """
+        folder = len(posixpath.commonpath([name.rpartition("/")[0] for name in self.files]))
+        listed = "\0".join(f"{name[folder:]}\0{size}" for name, size in self._listing)
         return blake3(f"ciuic source\0{listed}".encode(errors="surrogatepass")).hexdigest(length=16)
 
     def read(self, start: Place = START, pass_number: int = 0) -> Iterator[SourceRecord]:
