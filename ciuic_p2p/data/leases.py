@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ciuic_p2p.data.positions import Positions, plain_fields, slots_from_plain, slots_to_plain
-from ciuic_p2p.data.slots import Slots
+from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.errors import MalformedMessage
 from ciuic_p2p.terms import PeerId
 
@@ -83,22 +83,25 @@ class Ledger:
             raise MalformedMessage(None, f"ledger: {error}") from None
 
 
-def settle(ledger: Ledger, trainers: Iterable[Trainer], reports: Mapping[PeerId, Slots], ahead: int) -> Ledger:
+def settle(
+    ledger: Ledger, trainers: Iterable[Trainer], reports: Mapping[PeerId, Slots], ahead: int, ended: Slots = NO_SLOTS
+) -> Ledger:
     """The ledger of the next epoch.
 
     trainers: all that are there now, in any order. reports: what each used since it was given its lease; one that leaves
     reports once more and is no trainer any more. A trainer that was lost and is back must forget what it used before.
     ahead: samples that all together shall hold, in proportion to their speeds; with twice what an epoch takes, nobody runs
-    dry before the next. A lease that is larger than its trainer's part by now is left alone: it may be in use.
+    dry before the next. ended: of a stream of UNBOUNDED slots, those from its end on, whoever found it; nobody need hold them.
+    A lease that is larger than its trainer's part by now is left alone: it may be in use.
     """
     there = sorted(trainers, key=lambda trainer: trainer.peer)
     accepted, rest = Slots(), {}
     for peer, lease in ledger.held:
-        used = reports.get(peer, Slots()) & lease
+        used = reports.get(peer, NO_SLOTS) & lease
         accepted |= used
         rest[peer] = lease - used
-    positions = ledger.positions.using(accepted)
-    leases = {trainer.peer: rest.get(trainer.peer, Slots()) for trainer in there}
+    positions = ledger.positions.using(accepted | ended)
+    leases = {trainer.peer: positions.unused(rest.get(trainer.peer, NO_SLOTS)) for trainer in there}
     taken = _union(leases.values())
     for peer, target in divide(ahead, there).items():
         missing = target - leases[peer].count

@@ -13,7 +13,7 @@ from ciuic_p2p.data.slots import NO_SLOTS, Intervals, Slots
 from ciuic_p2p.errors import LocalError, MalformedMessage
 
 UNBOUNDED = 1 << 62
-"""Slots of a stream whose end is not known. Who finds its end reports all slots from there on as used."""
+"""Slots of a stream whose end is not known. Once somebody found it, all slots from there on are as good as used."""
 LARGEST_STRETCHES = 1 << 16
 """In a value from elsewhere: a swarm has a few stretches for each peer that ever held a lease and lost it."""
 

@@ -69,11 +69,16 @@ def test_leases_go_on_into_the_next_pass() -> None:
     assert settle(ledger, trainers(a=1.0), {A: ledger.lease_of(A).first(21)}, 1).positions.finished == 2
 
 
-def test_the_end_of_a_stream_is_told_by_using_up_the_rest() -> None:
-    ledger = settle(Ledger(positions=Positions(count=UNBOUNDED)), trainers(a=1.0), {}, 8)
-    # when the holder of chunk 5 finds that there is none, it reports all from there to the end
-    positions = ledger.positions.using(Slots.of([(0, 0, 5)])).using(Slots.of([(0, 5, UNBOUNDED)]))
-    assert (positions.finished, positions.beyond.count) == (1, 0)
+def test_the_end_of_a_stream_is_found_by_one_and_holds_for_all() -> None:
+    # given a stream of 5 chunks, of which nobody knows how many there are
+    ledger = settle(Ledger(positions=Positions(count=UNBOUNDED)), trainers(a=1.0, b=1.0), {}, 8)
+    # when the first uses its four, and the second finds that there are none after chunk 4
+    reports = {A: ledger.lease_of(A), B: Slots.of([(0, 4, 5)])}
+    ledger = settle(ledger, trainers(a=1.0, b=1.0), reports, 2, ended=Slots.of([(0, 5, UNBOUNDED)]))
+    # then the pass is finished, and the next one begins
+    assert (ledger.positions.finished, ledger.positions.beyond.count) == (1, 0)
+    assert list(ledger.lease_of(A).stretches()) == [(1, 0, 1)]
+    assert list(ledger.lease_of(B).stretches()) == [(1, 1, 2)]
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])
