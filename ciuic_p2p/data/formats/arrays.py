@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -47,7 +48,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], Any, int]:
             shape, is_fortran, dtype = npy.read_array_header_2_0(stream)
         else:
             raise Broken(f"version {version} of .npy is only for names of fields, which rows do not have here")
-    except ValueError as error:
+    except (ValueError, TypeError, SyntaxError, tokenize.TokenError) as error:  # numpy reads the header as Python
         raise Broken(f"no .npy: {error}") from None
     if dtype.hasobject:
         raise Broken("an array of Python objects is a pickle, which may run code")

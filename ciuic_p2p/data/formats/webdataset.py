@@ -13,6 +13,7 @@ from typing import IO, Any, Self
 from ciuic_p2p.data.formats.streams import go_to
 from ciuic_p2p.data.records import LARGEST_RECORD_BYTES, Broken, Place, Read
 
+_LARGEST_HEADER_BYTES = 1 << 20
 KEY = "__key__"
 """The field that holds the name up to its first dot; the others hold bytes, by what follows that dot."""
 
@@ -29,7 +30,7 @@ def read_webdataset(stream: IO[bytes], place: Place) -> Iterator[Read]:
                 if sample and sample[KEY] != key:
                     yield Read(sample, place.offset + member.offset)
                     sample, size_bytes = {}, 0
-                size_bytes += member.size
+                size_bytes += tarfile.BLOCKSIZE + member.size  # with its header, else empty members without end would be small
                 if size_bytes > LARGEST_RECORD_BYTES:
                     raise Broken(f"a sample is larger than {LARGEST_RECORD_BYTES >> 20} MiB")
                 if field in sample:
@@ -46,7 +47,15 @@ def read_webdataset(stream: IO[bytes], place: Place) -> Iterator[Read]:
 
 
 class _Member(tarfile.TarInfo):
-    """A header. tarfile takes a broken one in the middle for the archive's end, which would lose samples in silence."""
+    """A header. tarfile takes a broken one in the middle for the archive's end, which would lose samples in silence; and it
+    reads extended headers whole, whatever their size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if not header.isreg() and header.size > _LARGEST_HEADER_BYTES:
+            raise Broken(f"a header of {header.size} bytes")
+        return header
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
