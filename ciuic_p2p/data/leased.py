@@ -26,7 +26,8 @@ _PLACES = 1 << 10
 class LeasedReader:
     """Iterating gives what the pipeline gives of the lease, until all of it is used.
 
-    Between two values `hold` may change the lease. When an iteration ends, what fills no packed sequence is dropped.
+    Between two values `hold` may change the lease. When an iteration ends, what fills no packed sequence is dropped; one that
+    is broken off is followed by one that begins with the chunks that were not used whole.
     """
 
     def __init__(self, pipeline: Pipeline, chunk: int = 1) -> None:
@@ -61,6 +62,8 @@ class LeasedReader:
         return Slots.of((number, end, UNBOUNDED) for number, end in self._chunks.ends.items())
 
     def __iter__(self) -> Iterator[Any]:
+        self._begun = self._used
+        self._waiting.clear()
         for item in self._stages.run(self._texts()):
             self._use_up_to(item.after.place)
             yield item.value

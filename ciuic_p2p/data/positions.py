@@ -57,9 +57,10 @@ class Positions:
     def next_unused(self, count: int, held: Slots) -> Slots:
         """The lowest `count` slots that are neither used nor held, pass after pass without end."""
         found: list[tuple[int, Intervals]] = []
-        whole, number = Intervals(((0, self.count),)), self.finished
+        whole, none, number = Intervals(((0, self.count),)), Intervals(), self.finished
+        used, taken = dict(self.beyond.passes), dict(held.passes)
         while count > 0:
-            free = (whole - self.beyond.in_pass(number) - held.in_pass(number)).first(count)
+            free = (whole - used.get(number, none) - taken.get(number, none)).first(count)
             if free.bounds:
                 found.append((number, free))
             count -= free.count

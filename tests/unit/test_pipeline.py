@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import itertools
 import json
 import random
+import tarfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import fsspec
 import numpy as np
 import pytest
 from data_kit import PARAGRAPHS, corpus
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ciuic_p2p.data import sources as formats
 from ciuic_p2p.data.cleaning import ExactDuplicates, Length, NearDuplicates, normalise
+from ciuic_p2p.data.formats.lines import read_jsonl
 from ciuic_p2p.data.leased import LeasedReader
 from ciuic_p2p.data.leases import Ledger, Trainer, settle
 from ciuic_p2p.data.pipeline import Pipeline
 from ciuic_p2p.data.positions import UNBOUNDED, Positions
+from ciuic_p2p.data.records import Place, Read
 from ciuic_p2p.data.slots import Slots
 from ciuic_p2p.data.sources import Source
 from ciuic_p2p.data.tokens import END, encode, end_of, load_tokeniser, train_tokeniser
-from ciuic_p2p.errors import LocalError, MalformedMessage
+from ciuic_p2p.errors import LocalError, MalformedMessage, Transient
 from ciuic_p2p.terms import PeerId
 
 pytest.importorskip("tokenizers")
@@ -112,6 +120,52 @@ def test_iterating_goes_on_until_it_is_rewound(sources: list[Source]) -> None:
     second = list(itertools.islice(pipeline, 10))
     pipeline.rewind()
     assert list(itertools.islice(pipeline, 20)) == first + second
+
+
+def test_after_a_lost_connection_the_loop_begins_again_where_it_was(
+    sources: list[Source], tokeniser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(sources).clean(*STEPS).tokenise(tokeniser).pack(64)
+    expected = list(pipeline)
+    pipeline.rewind()
+
+    def read_a_little(stream: IO[bytes], place: Place) -> Iterator[Read]:
+        yield from itertools.islice(read_jsonl(stream, place), 30)
+        raise ConnectionResetError("by peer")
+
+    found = []
+    with monkeypatch.context() as broken:
+        broken.setitem(formats._STREAMED, "jsonl", read_a_little)
+        with pytest.raises(Transient, match="ConnectionResetError"):
+            found.extend(pipeline)
+    assert same(found + list(pipeline), expected)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".tar", ".txt.gz"])
+def test_a_pipeline_reads_every_format_from_any_file_system(ending: str, tokeniser: Any) -> None:
+    # given real paragraphs in memory, as another format
+    texts = [" ".join(text.split()) for text in PARAGRAPHS[:60]]
+    content = io.BytesIO()
+    if ending == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": texts}), content, row_group_size=13)
+    elif ending == ".tar":
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            for number, text in enumerate(texts):
+                info = tarfile.TarInfo(f"{number:03}.txt")
+                info.size = len(text.encode())
+                archive.addfile(info, io.BytesIO(text.encode()))
+    else:
+        content.write(gzip.compress("\n".join(texts).encode()))
+    with fsspec.open(f"memory://kinds/a{ending}", "wb") as file:
+        file.write(content.getvalue())
+    field = "txt" if ending == ".tar" else "text"
+    # when it is read with a stop, then all of it comes
+    made = [Pipeline([Source(url=f"memory://kinds/a{ending}")], text=field).tokenise(tokeniser) for _ in range(2)]
+    found = list(itertools.islice(made[0], 20))
+    made[1].resume(made[0].positions())
+    found += list(made[1])
+    assert [tokeniser.decode(ids.tolist()) for ids in found] == texts
 
 
 def test_positions_in_something_else_are_refused(sources: list[Source], tokeniser: Any, tmp_path: Path) -> None:
