@@ -40,8 +40,10 @@ def main() -> None:
     )
     attachment = Attachment(options.home, options.run, layout, settings)
     step = values_of(options.number, options.count)
+    began_s = time.monotonic()
     attached = attachment.attach()
-    say({"event": "attached", "epoch": attached.epoch})
+    seconds = time.monotonic() - began_s
+    say({"event": "attached", "epoch": attached.epoch, "state_hash": attached.state_hash, "seconds": seconds})
     sent_before = attached.bytes_sent
     for _ in sys.stdin:
         attachment.exchange.values -= step

@@ -62,6 +62,8 @@ class DaemonConfig:
     """Between two repairs of the store."""
     gone_after_s: float
     """How long the copies of a silent peer count; then they are made anew."""
+    snapshot_every_s: float
+    """A run's state is saved so often, at the boundary of an epoch."""
     log_level: str
     json: bool
     """Print the ready line as JSON."""
@@ -234,6 +236,12 @@ def _size_bytes(value: object) -> int:
     return value
 
 
+def _snapshot_period_s(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 30 * 86_400:
+        raise ValueError("give seconds between 1 and 2592000")
+    return float(value)
+
+
 def _lane_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 64:
         raise ValueError("give a whole number between 1 and 64")
@@ -322,6 +330,7 @@ SETTINGS = (
     Setting("store_reserve_bytes", "--store-reserve-bytes", _as_number(int), _size_bytes, lambda: 1 << 30),
     Setting("repair_period_s", "--repair-period-s", _as_number(float), _period_s, lambda: 60.0),
     Setting("gone_after_s", "--gone-after-s", _as_number(float), _wait_s, lambda: 600.0),
+    Setting("snapshot_every_s", "--snapshot-every-s", _as_number(float), _snapshot_period_s, lambda: 7200.0),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),
 )
 

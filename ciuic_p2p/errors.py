@@ -57,6 +57,15 @@ class ObjectMissing(LocalError):
     """No peer that was here wrote an object of this name, or it was removed."""
 
 
+class SnapshotDamaged(LocalError):
+    """A snapshot on this disk cannot be read back."""
+
+    def __init__(self, run: str, epoch: int, why: str) -> None:
+        super().__init__(
+            f"the snapshot of {run!r} at epoch {epoch} is damaged: {why}", "use an older one, or one of another peer"
+        )
+
+
 class RemoteError(SwarmError):
     """A peer broke the protocol."""
 

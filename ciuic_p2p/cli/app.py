@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ciuic_p2p.cli import demo, lab, objects, simulate, start, views
+from ciuic_p2p.cli import demo, lab, objects, simulate, snapshot, start, views
 from ciuic_p2p.cli.outcome import report_crash
 from ciuic_p2p.config import debug_wanted
 
@@ -20,6 +20,7 @@ for object_command in (objects.put, objects.get, objects.ls, objects.rm, objects
 app.command()(demo.demo)
 app.command()(simulate.simulate)
 app.add_typer(lab.app, name="lab")
+app.add_typer(snapshot.app, name="snapshot")
 
 
 def print_version(wanted: bool) -> None:

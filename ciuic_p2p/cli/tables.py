@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -133,6 +134,24 @@ def draw_plan(plan: dict[str, Any]) -> RenderableType:
         note = "chosen" if other["chosen"] else other["barred"]
         others.add_row(cell(other["topology"]), number(other["predicted_s"], 2), cell(other["bound_by"]), cell(note))
     return Group(head, "", peers, "", others)
+
+
+def draw_snapshots(snapshots: list[dict[str, Any]]) -> RenderableType:
+    """Saved states, run by run."""
+    table = _table("run", "epoch", "saved at", "size", "complete", "saved by", "shards missing", "state")
+    for one in snapshots:
+        at = datetime.fromtimestamp(one["saved_at_s"], tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        table.add_row(
+            cell(one["run"]),
+            cell(one["epoch"]),
+            at,
+            in_bytes(one["size_bytes"]),
+            yes_no(one["complete"]),
+            cell(one["witnesses"]),
+            cell(one["missing_shards"]),
+            cell(one["state_hash"])[:12],
+        )
+    return table
 
 
 def yes_no(value: bool) -> str:

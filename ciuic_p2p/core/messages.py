@@ -362,6 +362,24 @@ class Suspects:
     peers: tuple[PeerId, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveSnapshot:
+    """Whoever comes to hold the state of this epoch saves it."""
+
+    run: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSaved:
+    """The sender vouches for what it saved, also to those who hear of it later: the signature is over all fields before it."""
+
+    run: str
+    epoch: int
+    state_hash: StateHash
+    signature: bytes
+
+
 Message = (
     Ping
     | Pong
@@ -381,6 +399,8 @@ Message = (
     | AskPieces
     | Suspects
     | ShardMessage
+    | SaveSnapshot
+    | SnapshotSaved
 )
 
 _TYPES: dict[int, type[Message]] = {
@@ -401,6 +421,7 @@ _TYPES: dict[int, type[Message]] = {
     15: StateOffer,
     16: AskPieces,
     17: Suspects,
+    18: SaveSnapshot,
     19: StoreTold,
     20: HeldShards,
     21: AskInventory,
@@ -414,7 +435,8 @@ _TYPES: dict[int, type[Message]] = {
     29: AskEntries,
     30: Entries,
     31: AskVersions,
-    32: VersionsTold,
+    32: SnapshotSaved,
+    33: VersionsTold,
 }
 _NUMBERS = {cls: number for number, cls in _TYPES.items()}
 

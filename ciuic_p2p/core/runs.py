@@ -137,6 +137,20 @@ class RunMachine:
     def training(self) -> bool:
         return self._trainer is not None
 
+    def trained_by(self) -> set[PeerId]:
+        """Peers with a trainer of this run, this one included where it has one."""
+        others = {peer for peer, s in self.standings.items() if s.training and peer in self.connected}
+        return others | ({self.me} if self.training else set())
+
+    def agreeing(self) -> tuple[PeerId, ...]:
+        """Others that hold the same state."""
+        mine = (self.epoch, self.state_hash)
+        return tuple(sorted(peer for peer, s in self.standings.items() if (s.epoch, s.state_hash) == mine))
+
+    def is_trained(self) -> bool:
+        """Whether a next epoch is to be expected."""
+        return bool(self.trained_by())
+
     def standing(self) -> Standing:
         return Standing(
             run=self.run,

@@ -31,6 +31,8 @@ from ciuic_p2p.daemon.pathfinder import Pathfinder
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.daemon.showing import Showing
+from ciuic_p2p.daemon.snapshotdesk import SnapshotDesk
+from ciuic_p2p.daemon.snapshotting import Keeper
 from ciuic_p2p.daemon.swarmfile import open_swarm
 from ciuic_p2p.errors import LocalError, MalformedMessage, RemoteError
 from ciuic_p2p.local.http import HttpServer
@@ -44,6 +46,8 @@ from ciuic_p2p.net.identity import Identity
 from ciuic_p2p.net.lane_group import LaneLimits
 from ciuic_p2p.net.p2p import P2PNetwork, P2PSettings
 from ciuic_p2p.net.sessions import Sessions, SessionsSettings
+from ciuic_p2p.store.disk import DiskStore
+from ciuic_p2p.store.snapshots import Snapshots
 from ciuic_p2p.terms import VERSION, PeerId
 
 log = structlog.get_logger(__name__)
@@ -87,6 +91,9 @@ class Daemon:
         )
         self._sessions.prefer_forwarders(self._pathfinder.order)
         self._discovery.pace = EAGER_PACE if self._swarm.addresses else SETTLED_PACE
+        self._store = DiskStore(config.home / "store", config.store_quota_bytes, config.store_reserve_bytes)
+        self._snapshots = Snapshots(config.home / "snapshots", self._store)
+        self._keeper = Keeper(self.peer_id, self._snapshots, config.snapshot_every_s, self._identity.sign)
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="compute")
         self._hosts: Callable[[], tuple[RunHost, ...]] = tuple
         """Of the runs, once there are some."""
@@ -101,7 +108,10 @@ class Daemon:
     async def start(self) -> None:
         """Raises AddressUnusable, HomeUnusable, P2PDown, StoreUnusable, StoreFull."""
         await self._exit.__aenter__()
-        self._objects = Objects(self._object_surroundings())  # before sessions, which bring messages for it
+        self._exit.callback(self._store.close)
+        self._exit.callback(self._keeper.close)
+        self._objects = Objects(self._object_surroundings(), self._store)  # before sessions, which bring messages for it
+        self._objects.keeper.keep_also.append(self._snapshots.reachable)
         self._exit.push_async_callback(self._objects.close)
         await self._objects.start()
         self._exit.callback(self._pool.shutdown, wait=False, cancel_futures=True)
@@ -116,6 +126,8 @@ class Daemon:
         self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
         self._exit.callback(self._runs.close)
         self._hosts = self._runs.hosts
+        await self._runs.restore()
+        self._desk = SnapshotDesk(self._runs, self._snapshots)
         self._showing = Showing(
             self.config,
             self._swarm.swarm_id,
@@ -251,6 +263,7 @@ class Daemon:
             pool=self._pool,
             tasks=tasks,
             pacemaker=self._pacemaker,
+            keeper=self._keeper,
         )
 
     def _object_surroundings(self) -> ObjectSurroundings:
@@ -397,6 +410,9 @@ class Daemon:
 
     async def objects(self, request: ObjectRequest, moved: Callable[[int, int], None]) -> Any:
         return await answer_request(self._objects, request, moved)
+
+    async def snapshot(self, what: str, options: dict[str, Any]) -> Any:
+        return await self._desk.serve(what, options)
 
     async def stop(self) -> None:
         self.request_stop()

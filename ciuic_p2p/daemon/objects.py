@@ -53,7 +53,6 @@ from ciuic_p2p.store.disk import DiskStore
 from ciuic_p2p.store.manifests import BlobManifest
 from ciuic_p2p.terms import PeerId, ShardId
 
-STORE_FOLDER = "store"
 CATALOGUE_FOLDER = "objects"
 
 TELL_EVERY_S = 10.0
@@ -82,12 +81,12 @@ class ObjectSurroundings:
 class Objects:
     """Lives in the event loop's thread, but for `frame_received`. `start`, in the end `close`."""
 
-    def __init__(self, around: ObjectSurroundings) -> None:
-        """Opens the store and reads which shards it has. Raises StoreUnusable, StoreFull."""
+    def __init__(self, around: ObjectSurroundings, store: DiskStore) -> None:
+        """store: of the whole daemon; its quota and reserve are those of the configuration. This part alone collects."""
         config, me = around.config, around.me
         self._around = around
         self._tasks = TaskSet()
-        self.store = DiskStore(config.home / STORE_FOLDER, config.store_quota_bytes, config.store_reserve_bytes)
+        self.store = store
         self.catalogue = Catalogue(config.home / CATALOGUE_FOLDER, around.swarm)
         limits = StoreLimits(quota_bytes=config.store_quota_bytes, reserve_bytes=config.store_reserve_bytes)
         care = CareSettings(replicas=config.replicas, repair_period_s=config.repair_period_s, gone_after_s=config.gone_after_s)
@@ -97,11 +96,12 @@ class Objects:
         self.reader = ShardReader(around.transport, self._link, self._tasks)
         self.replicas = Replicas(me, self.store, self._holdings, self.reader, self._send, around.rtt_ms, self._tasks)
         self._reconciling = Reconciling(self.catalogue, around.swarm, self._send, self._tell_all, self._tasks)
-        self.keeper = Storekeeper(self.store, Reach(self.catalogue), self._holdings, self.replicas, care)
         self._transfers = Transfers(
             me, self.store, self._holdings, self.replicas, self.reader, self._send, around.name_of, config.replicas
         )
-        self.keeper.keep_also.append(self._transfers.being_put)
+        self.keeper = Storekeeper(
+            self.store, Reach(self.catalogue), self._holdings, self.replicas, care, self._transfers.being_put
+        )
 
     async def start(self) -> None:
         """Raises StoreUnusable, StoreFull."""
@@ -112,7 +112,6 @@ class Objects:
 
     async def close(self) -> None:
         await self._tasks.cancel()
-        self.store.close()
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 

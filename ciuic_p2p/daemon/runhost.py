@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,18 @@ from blake3 import blake3
 
 from ciuic_p2p.core import events as e
 from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
-from ciuic_p2p.core.messages import AskPieces, AskState, Message, Plan, Standing, StateOffer, Transcript, encode
+from ciuic_p2p.core.messages import (
+    AskPieces,
+    AskState,
+    Message,
+    Plan,
+    SaveSnapshot,
+    SnapshotSaved,
+    Standing,
+    StateOffer,
+    Transcript,
+    encode,
+)
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.runs import RunMachine
@@ -33,6 +44,7 @@ from ciuic_p2p.daemon.fetching import Fetch, version_tag
 from ciuic_p2p.daemon.pacemaker import Pacemaker
 from ciuic_p2p.daemon.roundlog import RoundLog
 from ciuic_p2p.daemon.seat import Seat
+from ciuic_p2p.daemon.snapshotting import Keeper, Moment
 from ciuic_p2p.daemon.transcripts import is_signed_by, sign_transcript
 from ciuic_p2p.daemon.values import LOSSLESS, RoundValues
 from ciuic_p2p.daemon.versions import Loan, Version, Versions
@@ -47,8 +59,10 @@ from ciuic_p2p.errors import (
 )
 from ciuic_p2p.local.protocol import Advanced, Attached
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
+from ciuic_p2p.store.snapshots import Snapshot
 from ciuic_p2p.tensors.codecs.registry import reply_codec
 from ciuic_p2p.tensors.kernels import prepare_soon
+from ciuic_p2p.tensors.layout import Layout
 from ciuic_p2p.tensors.outer import OuterOptimizer, OuterState
 from ciuic_p2p.tensors.state import piece_bytes
 from ciuic_p2p.terms import PeerId
@@ -64,6 +78,9 @@ FRAME_OVERHEAD_BYTES = 8 + HEADER_BYTES + 2 * 16
 ROUND_FRAMES = (FrameKind.CONTRIBUTION, FrameKind.RESULT)
 
 LARGEST_SAMPLES = 1 << 32
+
+LARGEST_LAST_BYTES = 1 << 30
+"""A state that is larger is not saved at the end of the daemon, which has to be over in a few seconds."""
 
 
 def run_tag(run: str) -> bytes:
@@ -82,6 +99,7 @@ class Surroundings:
     pool: Executor
     tasks: asyncio.TaskGroup
     pacemaker: Pacemaker
+    keeper: Keeper
 
 
 class RunHost:
@@ -97,6 +115,9 @@ class RunHost:
         self._changed = threading.Condition(threading.RLock())
         self._machine = RunMachine(around.me, run, now=time.monotonic(), seed_wait_s=seed_wait_s)
         self._versions = Versions()
+        self._model: Layout | None = None
+        """Of the newest trainer; it may have left."""
+        self.snapshots = around.keeper.of(run, self._tell_all)
         self._values: dict[int, RoundValues] = {}
         self._buffers = Buffers()
         self._contribution: Contribution | None = None
@@ -122,6 +143,8 @@ class RunHost:
             deadline = self._machine.next_deadline_s()
             if deadline is not None and deadline <= time.monotonic():
                 self.handle(e.TimePassed())
+            self.snapshots.tick(time.monotonic(), self._next_epoch())
+            self._save_if_wanted()
 
     def message_received(self, sender: PeerId, message: Message) -> None:
         """One of this run's messages. Raises MalformedMessage when the sender is to blame."""
@@ -133,6 +156,8 @@ class RunHost:
                     self._fetch.offered(sender, message)
             case AskPieces():
                 self._send_pieces(sender, message)
+            case SaveSnapshot() | SnapshotSaved():
+                self.snapshots.message_received(sender, message)
             case Transcript():
                 if not is_signed_by(sender, message):
                     raise MalformedMessage(sender, "its transcript is not signed by it")
@@ -152,6 +177,23 @@ class RunHost:
         if self._fetch is not None:
             self._fetch.drop_donor(peer)
         self.handle(e.PeerLost(peer=peer))
+
+    def restore(self, snapshot: Snapshot, state: OuterState) -> None:
+        """From this peer's disk, before any trainer is here. Others may hold a newer state: then that is taken."""
+        with self._changed:
+            self._machine.layout, self._model = snapshot.layout, snapshot.model()
+            self.snapshots.begin_from(snapshot)
+            self._hold(Version.of(state, snapshot.epoch, snapshot.samples), ancestors=snapshot.ancestors)
+
+    def order_snapshot(self) -> int:
+        """All peers of the run save the state of the epoch that is returned. Raises LocalError while there is none."""
+        with self._changed:
+            epoch = self._next_epoch()
+            if epoch is None:
+                raise LocalError(f"run {self.run!r} has no state yet", "wait until its trainers were let in")
+            self.snapshots.order(epoch)
+            self._save_if_wanted()
+        return epoch
 
     def update_network(self, network: Network) -> None:
         """What the next plan is made by."""
@@ -183,6 +225,7 @@ class RunHost:
         }
 
     def close(self) -> None:
+        self.save_last()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -206,7 +249,7 @@ class RunHost:
         if self._machine.epoch is not None and self._machine.layout != seat.shape.layout:
             raise LayoutMismatch(f"run {self.run!r} is of another model or other outer settings", "use another run name")
         prepare_soon(seat.layout.count)
-        self.seat = seat
+        self.seat, self._model = seat, seat.layout
         self.handle(e.TrainerAttached(shape=seat.shape))
         if self._versions.current is not None:
             self._around.pool.submit(self._let_in, seat, False)
@@ -577,10 +620,52 @@ class RunHost:
         with self._changed:
             self._versions.hold(version, time.monotonic())
             held = e.StateHeld(epoch=version.epoch, state_hash=version.state_hash, samples=version.samples, ancestors=ancestors)
+            self._save_if_wanted()
             self.handle(held)
             seat = self.seat
         if seat is not None and not seat.is_attached:
             self._let_in(seat, fresh)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def _next_epoch(self) -> int | None:
+        """Whose state can be saved by all: the one that the round under way leads to, else the one that is held."""
+        epoch = self._machine.epoch
+        return epoch if epoch is None or not self._machine.is_trained() else epoch + 1
+
+    def _save_if_wanted(self) -> None:
+        """The caller holds the lock: the values are lent before they can be stepped in place."""
+        version = self._versions.current
+        if version is None or not self.snapshots.wants(version.epoch):
+            return
+        self._save()
+
+    def save_last(self) -> None:
+        """At the end of this daemon: what was averaged since the last snapshot is not lost with the process."""
+        with self._changed:
+            version = self._versions.current
+            if version is None or self.snapshots.is_saved(version.epoch) or version.state.size_bytes > LARGEST_LAST_BYTES:
+                return
+            if version.epoch > 0:  # else it is what a script makes anyhow
+                self._save(agreeing=self._machine.agreeing())
+
+    def _save(self, agreeing: Collection[PeerId] = ()) -> None:
+        """The caller holds the lock."""
+        loan = self._versions.lend_current()
+        assert loan is not None
+        epoch, state_hash = loan.version.epoch, loan.version.state_hash
+        entry = self.rounds.entry(epoch - 1)
+        moment = Moment(
+            layout=self._machine.layout,
+            model=self._model,
+            ancestors=self._machine.ancestry.short(state_hash),
+            members=[peer for peer, _ in entry.contributors] if entry is not None else self._machine.trained_by(),
+            agreeing=agreeing,
+        )
+        self.snapshots.save_soon(loan, moment)
+
+    def _tell_all(self, message: Message) -> None:
+        self._send(tuple(sorted(self._machine.connected)), message)
 
     # -- the state for others, and from others -------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,8 @@ from ciuic_p2p.core.messages import (
     Ready,
     Repair,
     Report,
+    SaveSnapshot,
+    SnapshotSaved,
     Standing,
     StateOffer,
     Transcript,
@@ -27,9 +30,13 @@ from ciuic_p2p.core.messages import (
 from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.seat import Seat
+from ciuic_p2p.daemon.snapshotting import newest_readable
+from ciuic_p2p.errors import LocalError
 from ciuic_p2p.local.protocol import Attach, Position, Progress
 from ciuic_p2p.local.protocol import Ready as TrainerReady
 from ciuic_p2p.local.trainer import Trainer
+from ciuic_p2p.store.snapshots import Snapshot
+from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.terms import PeerId
 
 log = structlog.get_logger(__name__)
@@ -88,6 +95,8 @@ class Runs:
                 self._to_host(message.run, sender, message)
             case Plan() | Ready() | Fence() | Report() | Repair() | Transcript() | AskState() | StateOffer() | AskPieces():
                 self._to_host(message.run, sender, message)
+            case SaveSnapshot() | SnapshotSaved():
+                self._to_host(message.run, sender, message)
             case Briefing():
                 self._to_host(message.plan.run, sender, message)
 
@@ -100,6 +109,29 @@ class Runs:
         host = self._hosts.get(run)
         if host is not None:
             host.message_received(sender, message)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    async def restore(self) -> None:
+        """Runs of which this peer has a snapshot go on from the newest complete one that can be read."""
+        for run in self._around.keeper.snapshots.runs():
+            found = await asyncio.to_thread(newest_readable, self._around.keeper.snapshots, run)
+            if found is not None:
+                self.begin_from(*found)
+
+    def begin_from(self, snapshot: Snapshot, state: OuterState) -> None:
+        """Raises LocalError when the run has a state here already."""
+        if snapshot.run in self._hosts:
+            raise LocalError(f"run {snapshot.run!r} has a state here already", "restore it under another name")
+        self._make(snapshot.run).restore(snapshot, state)
+        log.info("run.restored", run=snapshot.run, epoch=snapshot.epoch, complete=snapshot.is_complete)
+
+    def host_of(self, run: str) -> RunHost:
+        """Raises LocalError when there is no such run here."""
+        if run not in self._hosts:
+            known = ", ".join(self.names()) or "none"
+            raise LocalError(f"there is no run {run!r} on this peer", f"choose one of those that it knows: {known}")
+        return self._hosts[run]
 
     # -- trainers ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import structlog
@@ -63,17 +64,26 @@ class Reach:
 class Storekeeper:
     """Lives in the event loop's thread."""
 
-    def __init__(self, store: DiskStore, reach: Reach, holdings: Holdings, replicas: Replicas, settings: CareSettings) -> None:
+    def __init__(
+        self,
+        store: DiskStore,
+        reach: Reach,
+        holdings: Holdings,
+        replicas: Replicas,
+        settings: CareSettings,
+        being_put: Callable[[], Collection[ShardId]],
+    ) -> None:
+        """being_put: shards of puts under way, which nothing names yet."""
         self._store = store
         self._reach = reach
         self._holdings = holdings
         self._replicas = replicas
         self._settings = settings
+        self._being_put = being_put
         self.under_replicated = 0
         """Objects of which a shard has fewer copies than the goal, when they were last surveyed."""
         self.keep_also: list[Callable[[], Collection[ShardId]]] = []
-        """Who knows of shards that no object names, such as those of snapshots or of a put under way: they are not
-        collected."""
+        """Who knows of shards that no object names, such as those of snapshots: they are not collected. Called in a thread."""
 
     def begin(self, tasks: TaskSet) -> None:
         survey_s = min(SURVEY_EVERY_S, self._settings.repair_period_s)
@@ -95,14 +105,16 @@ class Storekeeper:
 
     async def _collect(self, surplus: frozenset[ShardId]) -> None:
         """Surplus copies go after the store's grace, if they are surplus all that time."""
-        keep = (_together(self._reach.objects()).keys() - surplus) | self._replicas.promised()
-        for known in self.keep_also:
-            keep |= frozenset(known())
-        freed_bytes = await asyncio.to_thread(self._store.collect, keep, time.monotonic())
+        keep = (_together(self._reach.objects()).keys() - surplus) | self._replicas.promised() | set(self._being_put())
+        freed_bytes = await asyncio.to_thread(self._collect_but, keep)
         if freed_bytes:
             log.info("store.collected", freed_bytes=freed_bytes)
             for shard in self._holdings.mine.keys() - frozenset(self._store.shards()):
                 self._holdings.note_left(shard)
+
+    def _collect_but(self, keep: AbstractSet[ShardId]) -> int:
+        also = frozenset[ShardId]().union(*(known() for known in self.keep_also))
+        return self._store.collect(keep | also, time.monotonic())
 
 
 async def repeat(every_s: float, act: Callable[[], Awaitable[object]]) -> None:

@@ -78,6 +78,14 @@ class Versions:
         self._loans.add(loan)
         return loan
 
+    def lend_current(self) -> Loan | None:
+        """What is held now, as long as the loan lives and no longer."""
+        if self.current is None:
+            return None
+        loan = Loan(self.current)
+        self._loans.add(loan)
+        return loan
+
     def hold(self, version: Version, now: float) -> None:
         self.current = version
         self._drop_unwanted(now)

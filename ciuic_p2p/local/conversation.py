@@ -29,6 +29,7 @@ from ciuic_p2p.local.protocol import (
     Progress,
     Ready,
     Refused,
+    SnapshotOrder,
     Stop,
     Stopping,
     View,
@@ -125,6 +126,8 @@ class Conversation:
                 self._say(View(value=await self._host.view(message.type, message.options)))
             case ObjectRequest():
                 self._say(View(value=await self._host.objects(message, self._say_moved)))
+            case SnapshotOrder():
+                self._say(View(value=await self._host.snapshot(message.what, message.options)))
             case Stop():
                 self._say(Stopping())
                 await self._host.stop()

@@ -3,7 +3,7 @@ so one that exists is legal on either side. Knows no socket and nothing of what 
 
     trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · leave
     daemon → trainer        waiting · attached · advanced · position · refused
-    command line → daemon   view · invite · stop
+    command line → daemon   view · invite · snapshot · stop
     anybody → daemon        put · get · list · remove · stat, for objects
     daemon → both           view · moved · stopping · refused
 """
@@ -201,6 +201,19 @@ class StatObject(ObjectRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOrder(Message):
+    """The command line wants something done with snapshots: "ls", "save", "restore", "export". Answered by a view."""
+
+    type: ClassVar[str] = "snapshot"
+    what: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks.word("what", self.what)
+        checks.mapping("options", self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Message):
     """The command line asks the daemon to end."""
 
@@ -333,6 +346,7 @@ TO_DAEMON: dict[str, type[Message]] = {
         Leave,
         AskView,
         Invite,
+        SnapshotOrder,
         PutObject,
         GetObject,
         ListObjects,

@@ -56,6 +56,9 @@ class TrainerHost(Protocol):
     async def objects(self, request: ObjectRequest, moved: Callable[[int, int], None]) -> Any:
         """Plain data. moved: to be told how many bytes of how many are done, now and then."""
 
+    async def snapshot(self, what: str, options: dict[str, Any]) -> Any:
+        """Plain data for the command line, once it is done."""
+
     async def stop(self) -> None:
         """Begins to end the daemon and returns at once."""
 

@@ -36,6 +36,10 @@ class OuterState:
         return len(self.anchor)
 
     @property
+    def size_bytes(self) -> int:
+        return self.anchor.nbytes + self.momentum.nbytes
+
+    @property
     def parameter_count(self) -> int:
         """How many of them, from the front, are parameters; the others are averaged buffers."""
         return len(self.momentum)

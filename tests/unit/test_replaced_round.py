@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +15,10 @@ from ciuic_p2p.core.events import PeerReturned
 from ciuic_p2p.core.frames import FrameHeader, FrameKind
 from ciuic_p2p.core.messages import Plan, Span
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
+from ciuic_p2p.daemon.snapshotting import Keeper
 from ciuic_p2p.daemon.values import LOSSLESS
+from ciuic_p2p.store.memory import MemoryStore
+from ciuic_p2p.store.snapshots import Snapshots
 from ciuic_p2p.terms import PeerId
 
 ME, LEADER = PeerId("me"), PeerId("leader")
@@ -55,6 +59,7 @@ def host_that_listens(pool: ThreadPoolExecutor) -> RunHost:
         pool=pool,
         tasks=cast(Any, None),
         pacemaker=cast(Any, SimpleNamespace(round_opened=nothing, round_closed=nothing)),
+        keeper=Keeper(ME, Snapshots(Path("no folder"), MemoryStore()), every_s=3600.0, sign=lambda data: data),
     )
     return RunHost("run", around, seed_wait_s=60.0)
 

@@ -44,7 +44,10 @@ class Keeping:
         reader = ShardReader(MemoryNetwork().add(ME, Recorder()), lambda _: LinkEstimate(), tasks)
         self.replicas = Replicas(ME, self.store, self.holdings, reader, lambda *_: None, lambda _: 0.0, tasks)
         settings = CareSettings(replicas=replicas, repair_period_s=1.0, gone_after_s=0.0)
-        self.keeper = Storekeeper(self.store, Reach(self.catalogue), self.holdings, self.replicas, settings)
+        self.keeper = Storekeeper(
+            self.store, Reach(self.catalogue), self.holdings, self.replicas, settings, lambda: self.putting
+        )
+        self.putting: set[ShardId] = set()
         self._writes = 0
 
     def put(self, content: bytes) -> BlobManifest:
@@ -91,13 +94,14 @@ def shards(*manifests: BlobManifest) -> set[ShardId]:
 
 def test_what_an_object_names_stays_and_the_rest_goes(tmp_path: Path) -> None:
     async def scenario(keeping: Keeping) -> None:
-        named, unnamed, of_a_snapshot, promised = map(keeping.put, (b"named", b"unnamed", b"snapshot", b"promised"))
+        named, unnamed, of_a_snapshot, promised, put = map(keeping.put, (b"named", b"none", b"snapshot", b"promised", b"put"))
+        keeping.putting = shards(put)
         keeping.name("a", named)
         keeping.keeper.keep_also.append(lambda: shards(of_a_snapshot))
         wanted = tuple((shard_name(ref.shard), ref.stored_bytes) for ref in promised.shards)
         keeping.replicas.asked_to_keep(OTHER, KeepShards(shards=wanted))
-        assert await keeping.care() == shards(named, of_a_snapshot, promised)
-        assert keeping.holdings.mine.keys() == shards(named, of_a_snapshot, promised)
+        assert await keeping.care() == shards(named, of_a_snapshot, promised, put)
+        assert keeping.holdings.mine.keys() == shards(named, of_a_snapshot, promised, put)
         assert not keeping.store.has(unnamed.shards[0].shard)
 
     play(tmp_path, scenario)

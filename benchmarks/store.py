@@ -1,0 +1,246 @@
+"""The run's state survives: what a newcomer, a killed trainer, a snapshot and a killed swarm cost, with real daemons.
+
+`newcomer_share` is of three-regions.json: five peers hold 50 MB of state, the sixth takes it; from the moment that it begins to
+fetch until it holds all, as a share of what its line carries. `trainer_back_s` is what a trainer that was killed and started
+again waits for its daemon. `snapshot_pause_ms` is what rounds of 100 M parameters took longer, all together, from the order of
+a snapshot until it is on the disk. `swarm_reborn` is 1 when all peers, killed at once and started in any order, go on from the
+newest complete snapshot with equal hashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.children import Child, module_argv
+from benchmarks.outages import log_of
+from benchmarks.report import LEAST_SAMPLES, Figure, Measurement, progress, run_benchmark
+from benchmarks.swarms import Peer, Place, ask, swarm
+from ciuic_p2p.errors import LocalError
+from ciuic_p2p.lab.lab import Lab
+from ciuic_p2p.lab.topology import find_topology
+from ciuic_p2p.local.channel import open_channel
+from ciuic_p2p.local.protocol import SnapshotOrder, View
+
+RUN = "benchmark"
+LIMIT_S = 120.0
+POLL_S = 0.1
+ROUNDS = 5
+"""Before a snapshot, to know what one takes."""
+
+
+@contextmanager
+def trainers_at(peers: Sequence[Peer], count: int, codec: str = "float32") -> Iterator[list[Child]]:
+    """One at each, let in."""
+    with ExitStack() as stack:
+        made = []
+        for number, peer in enumerate(peers):
+            made.append(trainer_at(peer, count, number, codec))
+            stack.callback(made[-1].kill)
+        for trainer in made:
+            trainer.hear(LIMIT_S)
+        yield made
+
+
+def trainer_at(peer: Peer, count: int, number: int, codec: str = "float32") -> Child:
+    options = {"home": peer.home, "run": RUN, "count": count, "codec": codec, "number": number}
+    return Child(f"the trainer of {peer.place.name}", peer.place.command(module_argv("benchmarks.stand_in", **options)))
+
+
+def round_of(trainers: Sequence[Child]) -> list[dict[str, Any]]:
+    """One in which all took part; raises LocalError when that takes too long."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        for trainer in trainers:
+            trainer.tell()
+        told = [trainer.hear(LIMIT_S) for trainer in trainers]
+        if len({fact["state_hash"] for fact in told}) == 1 and all(fact["peers"] == len(trainers) for fact in told):
+            return told
+    raise LocalError("the peers never were in one mean", "look at their logs")
+
+
+def until(holds: Callable[[], Any], what: str) -> Any:
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        if found := holds():
+            return found
+        time.sleep(POLL_S)
+    raise LocalError(f"it never came true that {what}")
+
+
+@contextmanager
+def training_here(peers: int, count: int) -> Iterator[tuple[list[Peer], list[Child], Path]]:
+    """Daemons and trainers on this machine, and the folder of their homes."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ciuic-store-")))
+        made = stack.enter_context(swarm([Place(f"local{number}", "127.0.0.1") for number in range(peers)], folder))
+        yield made, stack.enter_context(trainers_at(made, count)), folder
+
+
+# -- a newcomer ----------------------------------------------------------------------------------------------------------
+
+
+def newcomer_share(megabytes: float) -> Figure:
+    """Of its line, with five donors in three regions."""
+    topology = find_topology("three-regions")
+    count = int(megabytes * 1e6 / 8)  # anchor and momentum, float32 each
+    shares, seconds = [], []
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(topology))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ciuic-store-")))
+        *places, last = [Place(name, address, lab) for name, address in lab.addresses.items()]
+        donors = stack.enter_context(swarm(places, folder))
+        trainers = stack.enter_context(trainers_at(donors, count))
+        round_of(trainers)
+        line_mbps = next(host.down_mbps for host in topology.hosts if host.name == last.name)
+        for _ in range(LEAST_SAMPLES):
+            taken_s = fetched_s(last, folder, donors[0], count)
+            progress(f"a newcomer took {megabytes:g} MB in {taken_s:.2f} s")
+            seconds.append(taken_s)
+            shares.append(megabytes * 8 / taken_s / line_mbps)
+    return Figure(samples=shares, goal=0.85, parts={"fetch_s": statistics.median(seconds), "line_s": megabytes * 8 / line_mbps})
+
+
+def fetched_s(place: Place, folder: Path, contact: Peer, count: int) -> float:
+    """By a peer that never was here."""
+    home = folder / place.name
+    newcomer = Peer(place, home, contact.facts["join"])
+    trainer = None
+    try:
+        until(lambda: sum(row["alive"] for row in ask(newcomer, "peers")) >= 6, "the newcomer sees all others")
+        trainer = trainer_at(newcomer, count, 5)
+        trainer.hear(LIMIT_S)
+        began_s = log_of(newcomer, "state.fetching")[0][0]
+        return log_of(newcomer, "state.fetched")[-1][0] - began_s
+    finally:
+        if trainer is not None:
+            trainer.kill()
+        newcomer.daemon.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+# -- a trainer that was killed --------------------------------------------------------------------------------------------
+
+
+def trainer_back_s(megabytes: float) -> Figure:
+    """From asking its daemon to being let in."""
+    count, waited_s = int(megabytes * 1e6 / 4), []
+    with training_here(2, count) as (peers, trainers, _):
+        round_of(trainers)
+        for _ in range(LEAST_SAMPLES):
+            trainers[1].kill()
+            trainers[1] = trainer_at(peers[1], count, 1)
+            waited_s.append(trainers[1].hear(LIMIT_S)["seconds"])
+            progress(f"let in again after {waited_s[-1]:.2f} s")
+            round_of(trainers)
+        trainers[1].kill()
+    return Figure(samples=waited_s, goal=2.0, higher_is_better=False)
+
+
+# -- snapshots ------------------------------------------------------------------------------------------------------------
+
+
+def snapshot_pause_ms(parameters: int) -> Figure:
+    """What the rounds took longer from the order until it was saved."""
+    pauses_ms, parts = [], []
+    with training_here(1, parameters) as (peers, trainers, _):
+        for number in range(LEAST_SAMPLES):
+            normal_s = statistics.median(round_of(trainers)[0]["seconds"] for _ in range(ROUNDS))
+            order_snapshot(peers[0])
+            beside_s = []
+            while len(log_of(peers[0], "snapshot.saved")) <= number:
+                beside_s.append(round_of(trainers)[0]["seconds"])
+            pauses_ms.append(1000 * sum(max(0.0, seconds - normal_s) for seconds in beside_s))
+            save_s = log_of(peers[0], "snapshot.saved")[-1][1]["seconds"]
+            progress(f"a round takes {normal_s:.2f} s, beside a snapshot {[round(s, 2) for s in beside_s]}")
+            parts.append((normal_s, max(beside_s), save_s))
+    names = ("normal_s", "longest_beside_s", "save_s")
+    medians = {name: statistics.median(column) for name, column in zip(names, zip(*parts, strict=True), strict=True)}
+    return Figure(samples=pauses_ms, goal=100.0, higher_is_better=False, parts=medians)
+
+
+def order_snapshot(peer: Peer) -> int:
+    """All peers save the epoch that is returned."""
+    with open_channel(peer.home) as channel:
+        return int(channel.ask(SnapshotOrder(what="save", options={"run": RUN}), View).value["epoch"])
+
+
+def complete_snapshots(peer: Peer) -> list[dict[str, Any]]:
+    with open_channel(peer.home) as channel:
+        return [one for one in channel.ask(SnapshotOrder(what="ls"), View).value if one["complete"]]
+
+
+# -- a swarm that was killed ----------------------------------------------------------------------------------------------
+
+
+def swarm_reborn(seed: int) -> Figure:
+    """Three peers, each time in another order."""
+    draw = random.Random(seed)
+    return Figure(samples=[reborn(draw.sample(range(3), 3)) for _ in range(LEAST_SAMPLES)], goal=1.0)
+
+
+def reborn(order: Sequence[int], count: int = 250_000) -> float:
+    """1 when all go on from the snapshot, with equal hashes."""
+    with ExitStack() as stack:
+        peers, trainers, folder = stack.enter_context(training_here(3, count))
+        round_of(trainers)
+        epoch = order_snapshot(peers[1])
+        round_of(trainers)
+        saved = until(lambda: saved_by_all(peers, epoch), "all peers have the snapshot")
+        round_of(trainers)  # is lost with the swarm
+        for child in (*trainers, *(peer.daemon for peer in peers)):
+            child.kill()
+        again: list[Peer] = []
+        for number in order:
+            join = again[0].facts["join"] if again else None
+            again.append(Peer(Place(f"local{number}", "127.0.0.1"), folder / f"local{number}", join))
+            stack.callback(again[-1].daemon.stop)
+        until(lambda: all(sum(row["alive"] for row in ask(peer, "peers")) == 3 for peer in again), "all see each other")
+        restarted = stack.enter_context(trainers_at(again, count))
+        held = {ask(peer, "status")["runs"][0]["state_hash"] for peer in again}
+        told = round_of(restarted)
+    progress(f"order {order}: hashes equal {held == {saved}}, then epoch {told[0]['epoch']} after {epoch}")
+    return float(held == {saved} and told[0]["epoch"] > epoch)
+
+
+def saved_by_all(peers: Sequence[Peer], epoch: int) -> str | None:
+    """The one hash of that epoch's complete snapshot on all of them."""
+    hashes = [one["state_hash"] for peer in peers for one in complete_snapshots(peer) if one["epoch"] == epoch]
+    return hashes[0] if len(hashes) == len(peers) and len(set(hashes)) == 1 else None
+
+
+def measurements(options: argparse.Namespace) -> dict[str, Measurement]:
+    """Figure's name → what takes it."""
+    return {
+        "newcomer_share": partial(newcomer_share, options.megabytes),
+        "trainer_back_s": partial(trainer_back_s, options.megabytes),
+        "snapshot_pause_ms": partial(snapshot_pause_ms, options.parameters),
+        "swarm_reborn": partial(swarm_reborn, options.seed),
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(add_help=False)
+    flags.add_argument("--megabytes", type=float, default=50.0, help="of state that a newcomer takes, or a trainer is given")
+    flags.add_argument("--parameters", type=int, default=100_000_000, help="of the model that is saved")
+    flags.add_argument("--seed", type=int, default=0, help="of the orders in which peers start again")
+    return flags
+
+
+def main() -> int:
+    options, _ = parser().parse_known_args()
+    return run_benchmark("store", measurements(options), own_flags=parser())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
