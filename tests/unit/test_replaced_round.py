@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from ciuic_p2p.terms import PeerId
 
 ME, LEADER = PeerId("me"), PeerId("leader")
 COUNT = 2048
+SNAPSHOTS = tempfile.TemporaryDirectory(prefix="ciuic-test-")
+"""Removed when the tests have ended."""
 
 
 def plan(term: int, part_values: int) -> Plan:
@@ -59,7 +62,7 @@ def host_that_listens(pool: ThreadPoolExecutor) -> RunHost:
         pool=pool,
         tasks=cast(Any, None),
         pacemaker=cast(Any, SimpleNamespace(round_opened=nothing, round_closed=nothing)),
-        keeper=Keeper(ME, Snapshots(Path("no folder"), MemoryStore()), every_s=3600.0, sign=lambda data: data),
+        keeper=Keeper(ME, Snapshots(Path(SNAPSHOTS.name), MemoryStore()), every_s=3600.0, sign=lambda data: data),
     )
     return RunHost("run", around, seed_wait_s=60.0)
 
