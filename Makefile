@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-FAST_TESTS := --ignore tests/swarm --ignore tests/wan
+# Tests that start no daemon take turns on all cores. Those that do have the machine for themselves: they wait for processes.
+DAEMON_TESTS := tests/swarm tests/wan
+OTHER_TESTS := $(DAEMON_TESTS:%=--ignore=%) -n auto --maxprocesses=8
+FAST_TESTS := $(OTHER_TESTS) --ignore=tests/sim
 
 .PHONY: help install demo test check format lint types imports fast-tests bench clean
 .DEFAULT_GOAL := help
@@ -11,7 +14,7 @@ FAST_TESTS := --ignore tests/swarm --ignore tests/wan
 help:
 	@echo "make demo    three peers train one model over an emulated ocean, one is killed and comes back"
 	@echo "make test    every test"
-	@echo "make check   lint, types, import rules, fast tests"
+	@echo "make check   lint, types, import rules, fast tests (all but simulated swarms and real daemons)"
 	@echo "make bench   every benchmark, a summary table"
 	@echo "make format  rewrite the code as 'make check' wants it"
 
@@ -29,7 +32,8 @@ demo: $(INSTALLED)
 	$(BIN)/ciuic-peer demo
 
 test: $(INSTALLED)
-	$(BIN)/pytest
+	$(BIN)/pytest $(OTHER_TESTS)
+	$(BIN)/pytest $(DAEMON_TESTS)
 
 check: lint types imports fast-tests
 

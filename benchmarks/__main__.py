@@ -23,6 +23,7 @@ COMMON = (
     "contestants",
     "contests",
     "drops",
+    "injections",
     "laps",
     "limits",
     "oceans",

@@ -5,16 +5,25 @@ fetch until it holds all, as a share of what its line carries. `trainer_back_s` 
 again waits for its daemon. `snapshot_pause_ms` is what rounds of 100 M parameters took longer, all together, from the order of
 a snapshot until it is on the disk. `swarm_reborn` is 1 when all peers, killed at once and started in any order, go on from the
 newest complete snapshot with equal hashes.
+
+`put_get` puts a file of 1 GB on one of two peers and gets it on the other (2 copies, encrypted between them), over the time of
+`cp` and one plain TCP copy on loopback. `holders_lost`: of 20 objects with 3 copies on 6 peers, how many cannot be read, or
+have not 3 copies again, after 2 random peers were killed and their disks wiped. `injected_faults`: benchmarks/injections.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import filecmp
+import os
 import random
 import shutil
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,14 +32,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.children import Child, module_argv
+from benchmarks.injections import inject
 from benchmarks.outages import log_of
 from benchmarks.report import LEAST_SAMPLES, Figure, Measurement, progress, run_benchmark
 from benchmarks.swarms import Peer, Place, ask, swarm
-from ciuic_p2p.errors import LocalError
+from ciuic_p2p.errors import LocalError, SwarmError
 from ciuic_p2p.lab.lab import Lab
 from ciuic_p2p.lab.topology import find_topology
 from ciuic_p2p.local.channel import open_channel
 from ciuic_p2p.local.protocol import SnapshotOrder, View
+from ciuic_p2p.train.client import Client
 
 RUN = "benchmark"
 LIMIT_S = 120.0
@@ -219,6 +230,130 @@ def saved_by_all(peers: Sequence[Peer], epoch: int) -> str | None:
     return hashes[0] if len(hashes) == len(peers) and len(set(hashes)) == 1 else None
 
 
+# -- objects --------------------------------------------------------------------------------------------------------------
+
+
+def put_get(megabytes: float) -> Figure:
+    """÷ the time of `cp` plus one loopback TCP copy."""
+    ratios, parts = [], []
+    with tempfile.TemporaryDirectory(prefix="ciuic-store-") as name, settings(CIUIC_REPLICAS="2"):
+        folder = Path(name)
+        with training_here(2, 1000) as (peers, _, _):
+            clients = [Client(peer.home) for peer in peers]
+            for number in range(LEAST_SAMPLES):
+                source, target = folder / "source", folder / "target"
+                write_random(source, int(megabytes * 1e6))
+                address = f"ciuic://benchmark/{number}"
+                ours_s = timed(partial(clients[0].upload_file, source, address))
+                until(lambda address=address: any(o["address"] == address for o in clients[1].list()), "the other lists it")
+                get_s = timed(partial(clients[1].download_file, address, target))
+                if not filecmp.cmp(source, target, shallow=False):
+                    raise LocalError("what came back is another file")
+                cp_s = timed(partial(subprocess.run, ["cp", source, folder / "copied"], check=True))
+                tcp_s = timed(partial(copy_by_tcp, source))
+                ratios.append((ours_s + get_s) / (cp_s + tcp_s))
+                parts.append((ours_s, get_s, cp_s, tcp_s))
+                progress(f"put {ours_s:.2f} s, get {get_s:.2f} s, cp {cp_s:.2f} s, tcp {tcp_s:.2f} s")
+                for file in (source, target, folder / "copied"):
+                    file.unlink()
+                clients[0].remove(address)
+    names = ("put_s", "get_s", "cp_s", "tcp_s")
+    medians = {name: statistics.median(column) for name, column in zip(names, zip(*parts, strict=True), strict=True)}
+    return Figure(samples=ratios, goal=2.0, higher_is_better=False, parts=medians)
+
+
+def write_random(path: Path, size_bytes: int) -> None:
+    with path.open("wb") as stream:
+        while size_bytes > 0:
+            size_bytes -= stream.write(os.urandom(min(size_bytes, 1 << 24)))
+
+
+def timed(work: Callable[[], object]) -> float:
+    began_s = time.monotonic()
+    work()
+    return time.monotonic() - began_s
+
+
+def copy_by_tcp(source: Path) -> None:
+    """Through one plain connection on loopback, from the file to nowhere."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sending:
+        receiving, _ = listener.accept()
+        with receiving:
+            thread = threading.Thread(target=send_file, args=(sending, source))
+            thread.start()
+            while receiving.recv(1 << 20):
+                pass
+            thread.join()
+
+
+def send_file(sending: socket.socket, source: Path) -> None:
+    with source.open("rb") as stream:
+        sending.sendfile(stream)
+    sending.shutdown(socket.SHUT_WR)
+
+
+def holders_lost(seed: int, objects: int = 20) -> Figure:
+    """Objects that are lost, or short of copies once the survivors had time to repair."""
+    draw = random.Random(seed)
+    quick = settings(CIUIC_REPLICAS="3", CIUIC_REPAIR_PERIOD_S="5", CIUIC_GONE_AFTER_S="5")
+    with quick:
+        return Figure(samples=[lost_of(draw, objects) for _ in range(LEAST_SAMPLES)], goal=0.0, higher_is_better=False)
+
+
+def lost_of(draw: random.Random, objects: int) -> float:
+    with training_here(6, 1000) as (peers, _, folder):
+        contents = [draw.randbytes(1_000_000) for _ in range(objects)]
+        for number, content in enumerate(contents):
+            source = folder / "source"
+            source.write_bytes(content)
+            Client(draw.choice(peers).home).upload_file(source, f"ciuic://benchmark/{number}")
+        for peer in peers:
+            until(lambda peer=peer: len(list(Client(peer.home).list())) == objects, "all list all objects")
+        victims = draw.sample(peers, 2)
+        survivors = [peer for peer in peers if peer not in victims]
+        for victim in victims:
+            victim.daemon.kill()
+            shutil.rmtree(victim.home)
+        began_s = time.monotonic()
+        until(lambda: all(ask(peer, "status")["store"]["under_replicated"] == 0 for peer in survivors), "repairs are done")
+        progress(f"repaired after {time.monotonic() - began_s:.1f} s")
+        return float(sum(not is_there(survivors[0], number, content, folder) for number, content in enumerate(contents)))
+
+
+def is_there(peer: Peer, number: int, content: bytes, folder: Path) -> bool:
+    """Readable, and with three copies."""
+    address, target = f"ciuic://benchmark/{number}", folder / "target"
+    try:
+        Client(peer.home).download_file(address, target)
+    except SwarmError:
+        return False
+    return target.read_bytes() == content and Client(peer.home).stat(address)["copies"] >= 3
+
+
+def injected_faults(times: int, seed: int) -> Figure:
+    """Wrong bytes returned, and complete objects lost."""
+    with tempfile.TemporaryDirectory(prefix="ciuic-store-") as folder:
+        outcome = None
+        for outcome in inject(Path(folder), times, seed):
+            if outcome.injected % 20 == 0:
+                progress(f"{outcome.injected} faults: {outcome.complete} read, {outcome.wrong} wrong, {outcome.lost} lost")
+    if outcome is None:
+        raise LocalError("nothing was injected", "give --injections of 1 or more")
+    parts = {"injected": outcome.injected, "read": outcome.complete, "refused": outcome.refused}
+    return Figure(samples=[float(outcome.wrong + outcome.lost)] * LEAST_SAMPLES, goal=0.0, higher_is_better=False, parts=parts)
+
+
+@contextmanager
+def settings(**variables: str) -> Iterator[None]:
+    """Of all daemons that are started meanwhile."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
 def measurements(options: argparse.Namespace) -> dict[str, Measurement]:
     """Figure's name → what takes it."""
     return {
@@ -226,6 +361,9 @@ def measurements(options: argparse.Namespace) -> dict[str, Measurement]:
         "trainer_back_s": partial(trainer_back_s, options.megabytes),
         "snapshot_pause_ms": partial(snapshot_pause_ms, options.parameters),
         "swarm_reborn": partial(swarm_reborn, options.seed),
+        "put_get": partial(put_get, options.object_megabytes),
+        "holders_lost": partial(holders_lost, options.seed),
+        "injected_faults": partial(injected_faults, options.injections, options.seed),
     }
 
 
@@ -233,6 +371,8 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(add_help=False)
     flags.add_argument("--megabytes", type=float, default=50.0, help="of state that a newcomer takes, or a trainer is given")
     flags.add_argument("--parameters", type=int, default=100_000_000, help="of the model that is saved")
+    flags.add_argument("--object-megabytes", type=float, default=1000.0, help="of the file that is put and got")
+    flags.add_argument("--injections", type=int, default=200, help="faults")
     flags.add_argument("--seed", type=int, default=0, help="of the orders in which peers start again")
     return flags
 

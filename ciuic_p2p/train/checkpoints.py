@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     import torch
 
 LOOK_EVERY_S = 0.2
+SAVE_WAIT_S = 600.0
+"""Until the epoch under way has ended, and the others have saved it."""
 _LENGTH_BYTES = 8
 _COMPILED = "_orig_mod."
 """What torch.compile puts before the names of a module that it wraps."""
 
 
-def save_checkpoint(run: str, home: str | Path | None = None, wait_s: float = 600.0) -> dict[str, Any]:
+def save_checkpoint(run: str, home: str | Path | None = None, wait_s: float = SAVE_WAIT_S) -> dict[str, Any]:
     """All peers of the run save the next state that they hold alike; returns what is known of it when it is complete.
 
     {"run", "epoch", "state_hash", "samples", "size_bytes", "complete", …}. Raises NoDaemon, LocalError for an unknown run, and

@@ -9,11 +9,15 @@ import asyncio
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ciuic_p2p.config import home_from
 from ciuic_p2p.local.channel import open_channel
 from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, RemoveObject, StatObject, View
+from ciuic_p2p.train.checkpoints import SAVE_WAIT_S, load_checkpoint, save_checkpoint
+
+if TYPE_CHECKING:
+    import torch
 
 Moved = Callable[[int, int], None]
 """Is told how many bytes of how many are done."""
@@ -54,6 +58,14 @@ class Client:
         """Raises ObjectMissing."""
         self._ask(RemoveObject(address=address))
 
+    def save_checkpoint(self, run: str, wait_s: float = SAVE_WAIT_S) -> dict[str, Any]:
+        """All peers of the run save the next state that they hold alike; see `train.checkpoints.save_checkpoint`."""
+        return save_checkpoint(run, self._home, wait_s)
+
+    def load_checkpoint(self, run: str, model: torch.nn.Module, epoch: int | None = None) -> int:
+        """A saved state into the model, in place; returns its epoch. See `train.checkpoints.load_checkpoint`."""
+        return load_checkpoint(run, model, self._home, epoch)
+
     # -- the same for event loops; each takes a thread meanwhile -----------------------------------------------------------
 
     async def upload_file_async(self, path: str | PathLike[str], address: str, moved: Moved | None = None) -> dict[str, Any]:
@@ -63,6 +75,13 @@ class Client:
     async def download_file_async(self, address: str, path: str | PathLike[str], moved: Moved | None = None) -> dict[str, Any]:
         """moved: called in another thread."""
         return await asyncio.to_thread(self.download_file, address, path, moved)
+
+    async def save_checkpoint_async(self, run: str, wait_s: float = SAVE_WAIT_S) -> dict[str, Any]:
+        return await asyncio.to_thread(self.save_checkpoint, run, wait_s)
+
+    async def load_checkpoint_async(self, run: str, model: torch.nn.Module, epoch: int | None = None) -> int:
+        """The model must not be used meanwhile."""
+        return await asyncio.to_thread(self.load_checkpoint, run, model, epoch)
 
     async def list_async(self, prefix: str = "") -> tuple[dict[str, Any], ...]:
         return await asyncio.to_thread(lambda: tuple(self.list(prefix)))

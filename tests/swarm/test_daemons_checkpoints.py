@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from torch import nn
 
 import ciuic_p2p as ciuic
 from ciuic_p2p.errors import LayoutMismatch, LocalError
-from ciuic_p2p.train.checkpoints import load_checkpoint, save_checkpoint
 
 INNER_STEPS = 2
 
@@ -41,20 +41,21 @@ def test_a_saved_state_is_read_into_a_fresh_model(tmp_path: Path) -> None:
         trained = model_of(1)
         epoch = train(peer.home, trained, epochs=3)
 
-        row = save_checkpoint("toy", home=peer.home)
+        client = ciuic.Client(peer.home)
+        row = client.save_checkpoint("toy")
         assert (row["run"], row["epoch"], row["complete"]) == ("toy", epoch, True)
 
         for fresh in (model_of(2), torch.compile(model_of(3)), model_of(4).to(torch.bfloat16)):
-            assert load_checkpoint("toy", fresh, home=peer.home) == epoch
+            assert client.load_checkpoint("toy", fresh) == epoch
             pairs = zip(fresh.state_dict().values(), trained.state_dict().values(), strict=True)
             assert all(torch.equal(one, other.to(one.dtype)) for one, other in pairs if one.is_floating_point())
 
         wrong = model_of(2, width=9)
         before = {name: tensor.clone() for name, tensor in wrong.state_dict().items()}
         with pytest.raises(LayoutMismatch, match=r"tensor 0\.weight of the snapshot is"):
-            load_checkpoint("toy", wrong, home=peer.home)
+            client.load_checkpoint("toy", wrong)
         assert all(torch.equal(before[name], tensor) for name, tensor in wrong.state_dict().items())
         with pytest.raises(LocalError, match="there is no snapshot of 'toy' of epoch 99"):
-            load_checkpoint("toy", model_of(2), home=peer.home, epoch=99)
+            client.load_checkpoint("toy", model_of(2), epoch=99)
         with pytest.raises(LocalError, match="there is no run 'other'"):
-            save_checkpoint("other", home=peer.home)
+            asyncio.run(client.save_checkpoint_async("other"))
