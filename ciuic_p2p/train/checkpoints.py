@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ciuic_p2p.config import home_from
 from ciuic_p2p.errors import LayoutMismatch, Transient
 from ciuic_p2p.local.channel import open_channel
@@ -65,6 +63,7 @@ def _ask(home: Path, what: str, options: dict[str, Any]) -> Any:
 
 
 def _copy_in(file: Path, model: torch.nn.Module) -> None:
+    import numpy as np
     import torch
 
     data = np.memmap(file, np.uint8, mode="r")
