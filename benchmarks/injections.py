@@ -1,7 +1,7 @@
 """Random faults in two stores that hold the same objects and snapshots: kill -9, torn and cut files, flipped bits, a full disk.
 
 A child puts objects and snapshots into both stores and says of each when it is complete; the parent does harm, opens the stores
-anew, and reads back all that was complete, one store making up for what the other lost. Compares nothing.
+anew, reads both copies of all that was complete, and makes up for what one store lost from the other. Compares nothing.
 """
 
 from __future__ import annotations
@@ -65,17 +65,19 @@ class Pair:
         self.snapshots = [Snapshots(folder / name / "snapshots", store) for name, store in pairs]
 
     def get(self, shard: ShardId) -> bytes:
-        """From the first store that has it; the other gets it back. Raises ShardMissing."""
-        for number, store in enumerate(self.stores):
+        """Both copies are read; where one is gone or damaged it is made anew from the other. Raises ShardMissing."""
+        found: bytes | None = None
+        wanting = []
+        for store in self.stores:
             try:
-                data = store.get(shard)
+                found = store.get(shard)
             except ShardMissing:
-                continue
-            other = self.stores[1 - number]
-            if not other.has(shard):
-                other.put(data)
-            return data
-        raise ShardMissing(shard)
+                wanting.append(store)
+        if found is None:
+            raise ShardMissing(shard)
+        for store in wanting:
+            store.put(found)
+        return found
 
     def close(self) -> None:
         for store in self.stores:

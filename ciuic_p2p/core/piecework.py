@@ -2,7 +2,8 @@
 
 A donor is asked for a few pieces at a time, and for more when it has given half of them: a quick one gives more than a slow
 one, and nobody need know beforehand who is which. When all pieces are asked for, a donor with nothing left to give is asked for
-half of what the slowest one still owes, so that the end does not wait for that one.
+one that the slowest still owes, so that the end does not wait for that one. One at a time: what comes twice takes the place of
+what did not come yet.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 
 from ciuic_p2p.terms import PeerId
 
-MOST_OWED = 8
-"""Pieces of 1 MiB that one donor is asked for at once: a path of 300 Mbit/s and 0.2 s is full."""
+OWED_BY_ALL = 24
+"""Pieces of 1 MiB that are on order at once: a line of 900 Mbit/s is full over a path of 0.2 s."""
+LEAST_OWED = 4
+"""Of one donor: while half of them come, the others are asked for."""
 
 
 @dataclass(slots=True)
@@ -71,10 +74,11 @@ class Piecework:
 
     def _next_for(self, name: PeerId) -> tuple[int, ...]:
         donor = self._donors[name]
-        if len(donor.owes) > MOST_OWED // 2:
+        most = max(OWED_BY_ALL // len(self._donors), LEAST_OWED)
+        if len(donor.owes) > most // 2:
             return ()
         pieces: list[int] = []
-        while self._unasked and len(pieces) < MOST_OWED - len(donor.owes):
+        while self._unasked and len(pieces) < most - len(donor.owes):
             piece = self._unasked.pop()
             if piece in self._missing:  # it may have come from elsewhere
                 pieces.append(piece)
@@ -84,10 +88,9 @@ class Piecework:
         return tuple(pieces)
 
     def _relieve(self) -> list[int]:
-        """Half of what the donor with the most of it owes alone: what it was asked for last."""
+        """Of what the donor with the most of it owes alone: what it was asked for last."""
         alone = [sorted(piece for piece in donor.owes if self._is_owed_once(piece)) for donor in self._donors.values()]
-        slowest = max(alone, key=len, default=[])
-        return slowest[len(slowest) // 2 :]
+        return max(alone, key=len, default=[])[-1:]
 
     def _is_owed_once(self, piece: int) -> bool:
         return sum(piece in donor.owes for donor in self._donors.values()) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ciuic_p2p.core.piecework import MOST_OWED, Piecework
+from ciuic_p2p.core.piecework import LEAST_OWED, OWED_BY_ALL, Piecework
 from ciuic_p2p.terms import PeerId
 
 QUICK, SLOW, LATE = PeerId("quick"), PeerId("slow"), PeerId("late")
@@ -37,30 +37,35 @@ def test_a_quick_donor_gives_most_and_the_end_does_not_wait_for_a_slow_one() -> 
             give(work, owed, donor, speed if turns % 2 or donor == QUICK else 0)
             given_by[donor] += before - len(work.missing)
     assert given_by[QUICK] > 85
-    assert turns < 25, "100 pieces at 10 a turn, and MOST_OWED at a time"
+    assert turns < 25, "100 pieces at 10 a turn, and 12 on order at each"
 
 
 def test_no_donor_is_asked_for_more_than_it_may_owe() -> None:
-    work = Piecework(range(100))
+    work = Piecework(range(1000))
     work.add_donor(QUICK)
-    assert work.asks() == {QUICK: tuple(range(MOST_OWED))}
+    assert work.asks() == {QUICK: tuple(range(OWED_BY_ALL))}
     assert work.asks() == {}
-    for piece in range(MOST_OWED // 2):
+    for piece in range(OWED_BY_ALL // 2):
         assert work.found(piece)
-    assert work.asks() == {QUICK: tuple(range(MOST_OWED, MOST_OWED + MOST_OWED // 2))}
+    assert work.asks() == {QUICK: tuple(range(OWED_BY_ALL, OWED_BY_ALL + OWED_BY_ALL // 2))}
+    for number in range(20):
+        work.add_donor(PeerId(f"one of many {number}"))
+    assert {len(pieces) for pieces in work.asks().values()} == {LEAST_OWED}
 
 
 def test_what_a_dropped_donor_owes_is_asked_of_another_and_who_comes_late_helps() -> None:
-    work = Piecework(range(MOST_OWED))
+    work = Piecework(range(6))
     work.add_donor(SLOW)
     work.asks()
     work.add_donor(LATE)
-    assert work.asks() == {LATE: tuple(range(MOST_OWED // 2, MOST_OWED))}, "half of what the slow one owes"
+    assert work.asks() == {LATE: (5,)}, "the last that the slow one owes"
+    assert work.asks() == {}
+    work.found(5)
+    assert work.asks() == {LATE: (4,)}
     work.drop_donor(SLOW)
-    for piece in range(MOST_OWED // 2, MOST_OWED):
-        work.found(piece)
-    assert work.asks() == {LATE: tuple(range(MOST_OWED // 2))}
-    assert not work.found(MOST_OWED - 1), "it is here already"
+    work.found(4)
+    assert work.asks() == {LATE: (0, 1, 2, 3)}
+    assert not work.found(5), "it is here already"
 
 
 @given(
