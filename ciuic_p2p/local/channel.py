@@ -79,7 +79,8 @@ class DaemonChannel:
             self._connection.settimeout(None)
             if descriptor is not None:
                 data = data[socket.send_fds(self._connection, [data], [descriptor]) :]
-            self._connection.sendall(data)
+            if data:  # sending nothing fails too when the daemon has answered and hung up meanwhile: its answer is to be read
+                self._connection.sendall(data)
         except OSError:
             raise self._last_word() from None
 
