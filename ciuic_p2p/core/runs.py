@@ -315,11 +315,17 @@ class RunMachine:
         actions: list[RunAction] = given_up
         for old in [e for e in self.rounds if e < epoch - (1 if stepped else 0)]:
             actions += self._drop(old)
-        actions += self._load_trainer(epoch)
+        actions += self._drop_own_plan_of_another_state(epoch) + self._load_trainer(epoch)
         waiting = self._finish_waiting.pop(epoch, None)
         if waiting is not None and epoch in self.rounds:
             actions += self._finish(waiting)
         return actions
+
+    def _drop_own_plan_of_another_state(self, epoch: int) -> list[RunAction]:
+        """Made while the state that is held now was on its way, and whoever had it was not heard of: nobody would end it."""
+        current = self.rounds.get(epoch)
+        is_stale = current is not None and current.leader == self.me and current.plan.base_hash != self.state_hash
+        return self._drop(epoch) if is_stale else []
 
     def _continue_ancestry(self, held: StateHeld, *, stepped: bool) -> list[RunAction]:
         """What was trained here and is not in the state that takes its place is not lost without a word."""

@@ -358,3 +358,8 @@ def longest_standstill_s(swarm: SimSwarm, until_s: float) -> float:
                 began_s = since_s.setdefault((peer.name, peer.state.epoch), swarm.now)
                 longest_s = max(longest_s, swarm.now - began_s)
     return longest_s
+
+
+def test_a_plan_made_while_the_state_was_on_its_way_is_dropped() -> None:
+    """A peer planned an epoch alone while it fetched others' state of the same epoch; with that state nobody could end it."""
+    live_through(9937)
