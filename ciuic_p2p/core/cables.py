@@ -1,19 +1,18 @@
 """What lies between regions: how much of it this peer may use, found like a line's capacity but from what no line explains.
 
-Many peers share one cable between two regions. Each finds its own share by the queue that is neither before its own line nor
-before the receivers' (core/pacing.py), as congestion control does; what the peers of one region found together is the
-cable's capacity, and each then takes of it in proportion to what the round's plan has it send. Where nothing of the kind was
-seen there is no limit. Pure: no clock, no sockets.
+Many peers share one cable between two regions. What all of a region move over it together, and the queue that is neither before
+their lines nor before the receivers', tell each of them what it carries, as for a line (core/pacing.py); they tell each other
+and come to say the same. Each then takes of it in proportion to what the round's plan has it send, among those that have
+something to send. Where nothing of the kind was seen there is no limit. Pure: no clock, no sockets.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import Plan, Way
-from ciuic_p2p.core.pacing import FULL_MS, GUESS_SHARE, LEAST_MBPS, MOST_MBPS, Capacity, FlowWindow, most, total_sent_mbps
+from ciuic_p2p.core.pacing import FULL_MS, GUESS_SHARE, LEAST_MBPS, Capacity, FlowWindow, most, total_sent_mbps
 from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
@@ -35,23 +34,24 @@ class CrossingFlow:
 
 
 class Cables:
-    """Of one peer to each other region."""
+    """Of one peer's region to each other one."""
 
     def __init__(self) -> None:
-        self._shares: dict[str, Capacity] = {}
+        self._found: dict[str, Capacity] = {}
         self._congested: dict[str, int] = {}
 
-    def judge(self, region: str, flows: Iterable[CrossingFlow], line_mbps: float, used_mbps: float) -> None:
-        """One window in which all these crossed to `region`. line_mbps: this peer's own line up; used_mbps: of it, by all."""
+    def judge(
+        self, region: str, flows: Iterable[CrossingFlow], line_mbps: float, used_mbps: float, others_mbps: float = 0.0
+    ) -> None:
+        """One window in which all these crossed to `region`.
+
+        line_mbps: this peer's own line up; used_mbps: of it, by all. others_mbps: what the others of this region moved there.
+        """
         crossed = list(flows)
         moved_mbps = total_sent_mbps([flow.window for flow in crossed])
         queued_ms = min(flow.queued_ms for flow in crossed)
-        loses = most([flow.window.loses for flow in crossed])
-        share = self._shares.get(region)
-        if share is not None:
-            share.add(moved_mbps, queued_ms, loses=loses)
-            if share.mbps > line_mbps:  # whatever filled the cable is gone: the line is the limit again
-                del self._shares[region]
+        if (found := self._found.get(region)) is not None:
+            found.add(moved_mbps + others_mbps, queued_ms, loses=most([flow.window.loses for flow in crossed]))
             return
         is_full = (
             queued_ms > FULL_MS
@@ -63,32 +63,36 @@ class Cables:
         self._congested[region] = congested
         if congested >= SURE_WINDOWS:
             self._congested[region] = 0
-            self._shares[region] = Capacity(GUESS_SHARE * moved_mbps)
+            self._found[region] = Capacity(GUESS_SHARE * (moved_mbps + others_mbps))
 
-    def settle(self, region: str, crossing: Mapping[PeerId, int], others_mbps: Mapping[PeerId, float], me: PeerId) -> None:
-        """All who cross take their part of what they found together, once each of them has found something.
+    def agree(self, region: str, told: Collection[float], most_mbps: float, *, moves: bool) -> None:
+        """Takes the mean of what those of this region say who moved something there lately; `moves`: this peer is one of them.
 
-        crossing: what each peer of this region sends to `region` in the round. others_mbps: the shares that they told.
+        most_mbps: of which the own line is the limit again, whatever filled the cable being gone.
         """
-        share = self._shares.get(region)
-        if share is None or crossing.get(me, 0) == 0 or any(peer not in others_mbps for peer in crossing if peer != me):
-            return
-        found_mbps = share.mbps + sum(mbps for peer, mbps in others_mbps.items() if peer in crossing and peer != me)
-        share.settle_at(found_mbps * crossing[me] / sum(crossing.values()))
+        found = self._found.get(region)
+        if told:
+            words = [*told, found.mbps] if found is not None and moves else list(told)
+            found = self._found.setdefault(region, Capacity())
+            found.settle_at(sum(words) / len(words))
+        if found is not None and found.mbps > most_mbps:
+            del self._found[region]
 
-    def ways(self) -> tuple[Way, ...]:
-        """What others are told."""
-        return tuple(Way(region=region, mbps=share.mbps) for region, share in sorted(self._shares.items()))
+    def capacities(self) -> dict[str, float]:
+        """Region → Mbit/s of what lies between, for all of this peer's region together."""
+        return {region: found.mbps for region, found in sorted(self._found.items())}
 
-    def limits(self, sent: Mapping[PeerId, float], region_of: Callable[[PeerId], str]) -> dict[PeerId, float]:
+    def limits(
+        self, sent: Mapping[PeerId, float], region_of: Callable[[PeerId], str], share_of: Callable[[str], float]
+    ) -> dict[PeerId, float]:
         """Mbit/s to each peer behind a cable: this peer's share of it, divided in proportion to what each is sent."""
         to_region: dict[str, float] = {}
         for peer, amount in sent.items():
             to_region[region_of(peer)] = to_region.get(region_of(peer), 0.0) + amount
         return {
-            peer: max(self._shares[region].mbps * amount / to_region[region], LEAST_MBPS)
+            peer: max(self._found[region].mbps * share_of(region) * amount / to_region[region], LEAST_MBPS)
             for peer, amount in sent.items()
-            if (region := region_of(peer)) in self._shares and amount > 0
+            if (region := region_of(peer)) in self._found and amount > 0
         }
 
 
@@ -118,19 +122,25 @@ def crossings_of(plan: Plan, here: str, region_of: Callable[[PeerId], str]) -> C
     return found
 
 
-def sum_of_shares(ways: Mapping[PeerId, Iterable[Way]], region_of: Callable[[PeerId], str]) -> dict[tuple[str, str], float]:
-    """(from, to) → Mbit/s: the cables between regions, as far as the peers that use them found them.
+def share_of_cable(crossing: Mapping[PeerId, int], others: Iterable[PeerId], me: PeerId) -> float:
+    """This peer's part of a cable on which `others` have something to send as well.
 
-    ways: of every peer, none where it has found nothing (yet): then it is taken to have the middle of the others' shares.
+    crossing: what the round's plan has each send there; who is not in it, such as a donor of a state, counts like their mean.
     """
-    found: dict[tuple[str, str], list[float]] = {}
-    peers = Counter(map(region_of, ways))
+    typical = sum(crossing.values()) / len(crossing) if crossing else 1.0
+    mine = crossing.get(me, typical)
+    return mine / (mine + sum(crossing.get(peer, typical) for peer in others))
+
+
+def cables_of(ways: Mapping[PeerId, Iterable[Way]], region_of: Callable[[PeerId], str]) -> dict[tuple[str, str], float]:
+    """(from, to) → Mbit/s: the cables between regions, by the mean of what the peers at their beginnings say."""
+    told: dict[tuple[str, str], list[float]] = {}
     for peer in sorted(ways):
         here = region_of(peer)
         for way in ways[peer]:
-            if is_region(here) and is_region(way.region) and here != way.region:
-                found.setdefault((here, way.region), []).append(way.mbps)
-    return {pair: min(sum(shares) / len(shares) * peers[pair[0]], MOST_MBPS) for pair, shares in found.items()}
+            if way.mbps > 0 and is_region(here) and is_region(way.region) and here != way.region:
+                told.setdefault((here, way.region), []).append(way.mbps)
+    return {pair: sum(words) / len(words) for pair, words in told.items()}
 
 
 def is_region(name: str) -> bool:

@@ -87,13 +87,18 @@ class LinkReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The sender's own share of what lies between its region and another one (core/cables.py)."""
+    """What the sender knows of the way from its region to another one, and does there (core/cables.py)."""
 
     region: str
     mbps: float
+    """What it carries for the whole region together; 0: no limit was seen."""
+    moved_mbps: float
+    """By the sender, in its last window."""
+    waits: bool
+    """The sender has more to send there."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.mbps <= LARGEST_MBPS:  # false for a NaN
+        if not all(0 <= mbps <= LARGEST_MBPS for mbps in (self.mbps, self.moved_mbps)):  # false for a NaN
             raise ValueError("a way of an impossible rate")
 
 
@@ -118,7 +123,7 @@ class Line:
     loses: bool
     """Much of what the sender sends to the receiver is lost."""
     ways: tuple[Way, ...] = ()
-    """To other regions, where something between is narrower than the lines."""
+    """To other regions: those where something between is narrower than the lines, and those to which something is sent."""
 
     def __post_init__(self) -> None:
         if len(self.ways) > MOST_WAYS:

@@ -173,8 +173,9 @@ class Capacity:
             self._grow(moved_mbps)
 
     def settle_at(self, mbps: float) -> None:
-        """Others who share the line and this peer agreed who gets what of it."""
+        """Others see it too, and this is what they and this peer agree on."""
         self.mbps = min(max(mbps, LEAST_MBPS), MOST_MBPS)
+        self.is_measured = True
 
     def _count_congested(self, moved_mbps: float, *, is_congested: bool) -> None:
         if not is_congested:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from ciuic_p2p.core.cables import Cables, CrossingFlow, Crossings, crossings_of, is_region, sum_of_shares
+from ciuic_p2p.core.cables import Cables, CrossingFlow, Crossings, cables_of, crossings_of, is_region, share_of_cable
 from ciuic_p2p.core.messages import Line, Plan, Way, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
@@ -51,6 +52,8 @@ HELD_SHARE = 0.5
 """Of its pace: a flow that moves less of it while frames wait is held back by its path."""
 HELD_WINDOWS = 4
 """In a row: slow start and a busy processor last shorter."""
+HASTE_S = 0.1
+"""Between two words out of turn, that this peer has come to have something to send to a region or has sent it all."""
 
 
 @dataclass(slots=True)
@@ -74,8 +77,14 @@ class _Flow:
     down_queued_ms: float = 0.0
     loses: bool = False
     """Much of what it sends here is lost."""
+    grown_ms: float = math.inf
+    """So much longer than at best are round trips on its lanes: no queue on the way is longer. Infinite: nothing came back."""
+    loses_mine: bool = False
+    """Much of what is sent to it is lost."""
     ways: tuple[Way, ...] = ()
-    """What it found between its region and others."""
+    """What it says of the ways from its region to others."""
+    ways_of_round: int = 0
+    """How many rounds this peer had opened when it said so."""
     pace_mbps: float | None = None
     held_windows: int = 0
     """In a row, in which frames waited and yet much less was moved than the pace allows."""
@@ -104,7 +113,14 @@ class Pacemaker:
         self._flows: dict[PeerId, _Flow] = {}
         self._demands = Demands()
         self._crossings: Crossings = {}
-        """Of the newest round, of whichever run: shares that were divided by several plans in turn would not add up."""
+        """Of the newest round, of whichever run."""
+        self._rounds = 0
+        """Opened so far."""
+        self._moved_mbps: dict[str, float] = {}
+        """To each other region, in the last window."""
+        self._waits: frozenset[str] = frozenset()
+        """Regions to which something is to be sent, as was told."""
+        self._told_at_s = -math.inf
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
         self._spare_mbps = 0.0
@@ -118,6 +134,7 @@ class Pacemaker:
 
     def round_opened(self, plan: Plan, me: PeerId) -> None:
         self._crossings = crossings_of(plan, self._region_of(me), self._region_of)
+        self._rounds += 1
         self._demands.open(plan.run, plan.epoch, demand_of(plan, me))
         self._apply_soon()
 
@@ -138,7 +155,7 @@ class Pacemaker:
     def line_told(self, peer: PeerId, line: Line) -> None:
         flow = self._flows.setdefault(peer, _Flow())
         flow.down_mbps, flow.line_mbps = max(line.down_mbps, LEAST_MBPS), line.line_mbps
-        flow.loses, flow.spare_mbps, flow.ways = line.loses, line.spare_mbps, line.ways
+        flow.loses, flow.spare_mbps, flow.ways, flow.ways_of_round = line.loses, line.spare_mbps, line.ways, self._rounds
         flow.sent_queued_ms, flow.up_queued_ms, flow.down_queued_ms = line.queued_ms, line.up_queued_ms, line.down_queued_ms
         flow.delay.add(line.sent_at_ms, self._loop.time())
         self._apply()
@@ -150,12 +167,12 @@ class Pacemaker:
 
     def cables_mbps(self) -> dict[tuple[str, str], float]:
         """(from region, to region) → what lies between carries, where that is less than the lines do."""
-        ways = {peer: flow.ways for peer, flow in self._flows.items()} | {self._me: self._cables.ways()}
-        return sum_of_shares(ways, self._region_of)
+        ways = {peer: flow.ways for peer, flow in self._flows.items()} | {self._me: self._ways()}
+        return cables_of(ways, self._region_of)
 
     def introduce(self, peer: PeerId) -> None:
         """To a peer that has just come."""
-        self._tell(peer, loses=False)
+        self._tell(peer)
 
     def forget(self, peer: PeerId) -> None:
         self._flows.pop(peer, None)
@@ -185,24 +202,24 @@ class Pacemaker:
         self._judge_down({peer: window for peer, window in far.items() if window.received_bytes >= least_down_bytes})
         self._judge_cables(sending)
         self._log(far)
-        for peer, window in windows.items():
-            self._tell(peer, loses=window.loses)
+        for peer in windows:
+            self._tell(peer)
         for peer in [peer for peer in self._fetches if not self._sessions.waits_for(peer)]:
             del self._fetches[peer]
         self._demands.forget_rests(self._sessions.waits_for)
         self._apply()
 
     def _note_sent(self, flow: _Flow, window: FlowWindow) -> None:
-        flow.sent_mbps = window.sent_mbps
+        flow.sent_mbps, flow.loses_mine = window.sent_mbps, window.loses
         if window.is_busy:
             is_held = flow.pace_mbps is not None and flow.sent_mbps < HELD_SHARE * flow.pace_mbps
             flow.held_windows = flow.held_windows + 1 if is_held else 0
 
     def path_limit_mbps(self, peer: PeerId) -> float | None:
         """What the path to a peer could carry, where it is the path that limits what is sent there; None where it is not."""
-        share = next((way.mbps for way in self._cables.ways() if way.region == self._crosses_to(peer)), None)
-        if share is not None:
-            return share
+        region = self._crosses_to(peer)
+        if (cable_mbps := self._cables.capacities().get(region)) is not None:
+            return cable_mbps * self._share_of(region)
         flow = self._flows.get(peer)
         return flow.sent_mbps if flow is not None and flow.held_windows >= HELD_WINDOWS else None
 
@@ -210,19 +227,28 @@ class Pacemaker:
         flow = self._flows.setdefault(peer, _Flow())
         before, flow.infos = flow.infos, self._sessions.read_lanes(peer)
         pairs = [(before.get(number), now) for number, now in flow.infos.items()]
+        flow.grown_ms = self._grown_ms(peer, pairs)
         return FlowWindow(
             seconds=seconds,
-            sent_bytes=sum(now.acked_bytes - (old.acked_bytes if old else 0) for old, now in pairs),
+            sent_bytes=sum(now.delivered_bytes(old) for old, now in pairs),
             retransmitted_bytes=sum(now.retransmitted_bytes - (old.retransmitted_bytes if old else 0) for old, now in pairs),
             busy_s=max((now.busy_s - (old.busy_s if old else 0.0) for old, now in pairs), default=0.0),
             received_bytes=sum(now.received_bytes - (old.received_bytes if old else 0) for old, now in pairs),
         )
 
+    def _grown_ms(self, peer: PeerId, pairs: list[tuple[TcpInfo | None, TcpInfo]]) -> float:
+        least_ms = min((ms for ms in (self._rtt_ms(peer), *(now.least_rtt_ms for _, now in pairs)) if ms > 0), default=0.0)
+        return max((now.rtt_ms - least_ms for old, now in pairs if now.delivered_bytes(old)), default=math.inf)
+
+    def _queued_ms(self, flow: _Flow) -> float:
+        """Of what is sent to it. A message may have waited in busy processes, which the kernel's round trips have not."""
+        return max(min(flow.sent_queued_ms, flow.grown_ms), 0.0)
+
     def _judge_up(self, sending: Mapping[PeerId, FlowWindow]) -> None:
-        behind_cables = {way.region for way in self._cables.ways()}
+        behind_cables = self._cables.capacities().keys()
         flows = [self._flows[peer] for peer in sending if self._crosses_to(peer) not in behind_cables]  # others wait there
-        self._up_queued_ms = common_queue_ms([flow.sent_queued_ms for flow in flows])
-        alone_ms = flows[0].sent_queued_ms - flows[0].down_queued_ms if len(flows) == 1 else 0.0
+        self._up_queued_ms = common_queue_ms([self._queued_ms(flow) for flow in flows])
+        alone_ms = self._queued_ms(flows[0]) - flows[0].down_queued_ms if len(flows) == 1 else 0.0
         if sending:
             moved_mbps = total_sent_mbps(sending.values()) + self._forwarded_mbps
             loses = bool(flows) and most([window.loses for window in sending.values()])
@@ -231,7 +257,7 @@ class Pacemaker:
     def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
         here = self._region_of(self._me)
         all_flows = [self._flows[peer] for peer in receiving]
-        flows = [flow for flow in all_flows if all(way.region != here for way in flow.ways)]
+        flows = [flow for flow in all_flows if all(way.region != here for way in flow.ways if way.mbps > 0)]
         self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
         moved_mbps = sum(window.received_mbps for window in receiving.values()) + self._forwarded_mbps
         if receiving:
@@ -244,28 +270,73 @@ class Pacemaker:
         for peer, window in sending.items():
             flow, region = self._flows[peer], self._crosses_to(peer)
             if is_region(here) and is_region(region) and region != here:
-                queued_ms = flow.sent_queued_ms - self._up_queued_ms - flow.down_queued_ms
+                queued_ms = self._queued_ms(flow) - self._up_queued_ms - flow.down_queued_ms
                 crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
+        self._moved_mbps = {region: sum(flow.window.sent_mbps for flow in flows) for region, flows in crossing.items()}
         used_mbps = total_sent_mbps(sending.values()) if sending else 0.0
+        told = {region: self._told_of(region) for region in {*crossing, *(way.region for way in self._neighbourly_ways())}}
         for region, flows in crossing.items():
-            self._cables.judge(region, flows, self._up.mbps, used_mbps)
-        for region in crossing:  # who sends nothing there has found nothing new to divide
-            self._cables.settle(region, self._crossings.get(region, {}), self._told_of(region), self._me)
+            others_mbps = sum(way.moved_mbps for way in told[region])
+            self._cables.judge(region, flows, self._up.mbps, used_mbps, others_mbps)
+        for region, ways in told.items():
+            words = [way.mbps for way in ways if way.mbps > 0 and way.moved_mbps > 0]
+            self._cables.agree(region, words, self._up.mbps / self._share_of(region), moves=region in crossing)
 
-    def _told_of(self, region: str) -> dict[PeerId, float]:
-        return {peer: way.mbps for peer, flow in self._flows.items() for way in flow.ways if way.region == region}
+    def _neighbourly_ways(self) -> list[Way]:
+        """Of the others in this region."""
+        return [way for peer in self._around() for way in self._flows[peer].ways]
 
-    def _tell(self, peer: PeerId, *, loses: bool) -> None:
+    def _told_of(self, region: str) -> list[Way]:
+        return [way for way in self._neighbourly_ways() if way.region == region]
+
+    def _around(self) -> list[PeerId]:
+        here = self._region_of(self._me)
+        return [peer for peer in self._flows if is_region(here) and self._region_of(peer) == here]
+
+    def _share_of(self, region: str) -> float:
+        """This peer's part of what lies between. Whom the round has send there counts until it says that all was sent."""
+        crossing = self._crossings.get(region, {})
+        others = []
+        for peer in self._around():
+            flow = self._flows[peer]
+            waits = any(way.waits for way in flow.ways if way.region == region)
+            if waits or (peer in crossing and flow.ways_of_round < self._rounds):
+                others.append(peer)
+        return share_of_cable(crossing, others, self._me)
+
+    def _ways(self) -> tuple[Way, ...]:
+        found = self._cables.capacities()
+        return tuple(
+            Way(
+                region=region,
+                mbps=found.get(region, 0.0),
+                moved_mbps=self._moved_mbps.get(region, 0.0),
+                waits=region in self._waits,
+            )
+            for region in sorted({*found, *self._moved_mbps, *self._waits})
+        )
+
+    def _tell_if_waiting_changed(self, waiting: Iterable[PeerId]) -> None:
+        """To those who share cables with this peer."""
+        here, now = self._region_of(self._me), self._loop.time()
+        waits = frozenset(region for peer in waiting if is_region(region := self._crosses_to(peer)) and region != here)
+        if waits != self._waits and now - self._told_at_s >= HASTE_S:
+            self._waits, self._told_at_s = waits, now
+            for peer in self._around():
+                self._tell(peer)
+
+    def _tell(self, peer: PeerId) -> None:
+        flow = self._flows.setdefault(peer, _Flow())
         line = Line(
             line_mbps=self._line_mbps(),
             down_mbps=self._down.mbps,
             spare_mbps=self._spare_mbps,
             sent_at_ms=self._loop.time() * 1000,
-            queued_ms=self._flows.setdefault(peer, _Flow()).delay.queued_ms,
+            queued_ms=flow.delay.queued_ms,
             up_queued_ms=self._up_queued_ms,
             down_queued_ms=self._down_queued_ms,
-            loses=loses,
-            ways=self._cables.ways(),
+            loses=flow.loses_mine,
+            ways=self._ways(),
         )
         with contextlib.suppress(PeerUnreachable):
             self._sessions.send_message(peer, encode(line))
@@ -283,7 +354,7 @@ class Pacemaker:
                 down_mbps=round(self._down.mbps, 1),
                 up_queued_ms=round(self._up_queued_ms),
                 down_queued_ms=round(self._down_queued_ms),
-                ways={way.region: round(way.mbps, 1) for way in self._cables.ways()},
+                cables={region: round(mbps, 1) for region, mbps in self._cables.capacities().items()},
                 flows=flows,
             )
 
@@ -299,17 +370,19 @@ class Pacemaker:
         downs = {peer: self._flows.setdefault(peer, _Flow()).down_mbps for peer in connected}
         fetching = {peer: donors for peer, donors in self._fetches.items() if peer in connected}
         rooms = {peer: self._flows[peer].sent_mbps + self._flows[peer].spare_mbps for peer in connected}
-        waiting = {peer for peer in connected if self._sessions.waits_for(peer)} or connected
+        busy = {peer for peer in connected if self._sessions.waits_for(peer)}
+        self._tell_if_waiting_changed(busy)
+        waiting = busy or connected
         own_mbps = self._up.mbps - min(self._forwarded_mbps, FORWARD_SHARE * self._up.mbps)
         for_rounds = own_mbps * (1 - FETCH_SHARE) if fetching else own_mbps
         demands = self._demands.now({peer for peer in waiting if not self._is_near(peer)})
-        rates = pair_rates(demands, for_rounds, downs, rooms, lambda sent: self._cables.limits(sent, self._crosses_to))
+        rates = pair_rates(demands, for_rounds, downs, rooms, self._cable_limits)
         self._sessions.pace_forwarding(self._most_forwarded_mbps(shares=bool(rates)))
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
             rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
         if fetching:
-            limits = self._cables.limits(rates, self._crosses_to)
+            limits = self._cable_limits(rates)
             rates = {peer: min(mbps, limits.get(peer, mbps)) for peer, mbps in rates.items()}
         for peer in connected:
             if self._is_near(peer):
@@ -320,6 +393,9 @@ class Pacemaker:
             self._flows[peer].pace_mbps = mbps
             self._sessions.pace(peer, mbps)
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
+
+    def _cable_limits(self, sent: Mapping[PeerId, float]) -> dict[PeerId, float]:
+        return self._cables.limits(sent, self._crosses_to, self._share_of)
 
     def _most_forwarded_mbps(self, *, shares: bool) -> float | None:
         """shares: this peer has frames of its own to send. None while nobody knows what the line carries."""

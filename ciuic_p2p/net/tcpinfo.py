@@ -8,8 +8,12 @@ import struct
 from dataclasses import dataclass
 
 _SIZE = 232
-_RTT, _BYTES_ACKED, _BYTES_RECEIVED, _LEAST_RTT, _BUSY_TIME, _BYTES_RETRANSMITTED = 68, 120, 128, 148, 168, 208
+_SEGMENT_BYTES, _RTT, _BYTES_RECEIVED, _LEAST_RTT = 16, 68, 128, 148
+_BUSY_TIME, _DELIVERED, _BYTES_RETRANSMITTED = 168, 192, 208
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
+
+_SEGMENTS = 1 << 32
+"""After so many the kernel counts from 0 again."""
 
 _SO_MAX_PACING_RATE = 47
 """Bytes per second in 64 bits (since Linux 4.20); asm-generic/socket.h. TCP paces by itself since 4.13."""
@@ -26,11 +30,20 @@ class TcpInfo:
     rtt_ms: float
     """Smoothed."""
     least_rtt_ms: float
-    acked_bytes: int
+    segment_bytes: int
+    """Of a full one."""
+    delivered_segments: int
+    """Those behind a lost one count when they arrive. By what is acknowledged in order, all of a window would seem to arrive in
+    one moment, and nothing before."""
     received_bytes: int
     busy_s: float
     """So long, in all, there was something on its way."""
     retransmitted_bytes: int
+
+    def delivered_bytes(self, before: TcpInfo | None) -> int:
+        """Since then, or since the connection was made; the last segment of a message counts as a full one."""
+        segments = self.delivered_segments - (before.delivered_segments if before else 0)
+        return segments % _SEGMENTS * self.segment_bytes
 
 
 def read_tcp_info(connection: socket.socket) -> TcpInfo | None:
@@ -46,7 +59,8 @@ def read_tcp_info(connection: socket.socket) -> TcpInfo | None:
     return TcpInfo(
         rtt_ms=_U32.unpack_from(raw, _RTT)[0] / 1000,
         least_rtt_ms=_U32.unpack_from(raw, _LEAST_RTT)[0] / 1000,
-        acked_bytes=_U64.unpack_from(raw, _BYTES_ACKED)[0],
+        segment_bytes=_U32.unpack_from(raw, _SEGMENT_BYTES)[0],
+        delivered_segments=_U32.unpack_from(raw, _DELIVERED)[0],
         received_bytes=_U64.unpack_from(raw, _BYTES_RECEIVED)[0],
         busy_s=_U64.unpack_from(raw, _BUSY_TIME)[0] / 1e6,
         retransmitted_bytes=_U64.unpack_from(raw, _BYTES_RETRANSMITTED)[0],
