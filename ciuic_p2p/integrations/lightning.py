@@ -37,8 +37,8 @@ class CiuicCallback(_callback_class()):  # type: ignore[misc]  # which class it 
 
     Counts the samples of all batches since the last step of the optimizer, whatever `accumulate_grad_batches` and the end of a
     pass make of them. At each new anchor the run's metrics go to the Trainer's loggers. Raises what `ciuic.join` raises, out of
-    `Trainer.fit`; LocalError for manual optimisation, several optimizers or several processes, and when a batch does not tell
-    its size.
+    `Trainer.fit`; LocalError for manual optimisation, and so for several optimizers, for several processes, and when a batch
+    does not tell its size.
     """
 
     def __init__(
@@ -76,11 +76,10 @@ class CiuicCallback(_callback_class()):  # type: ignore[misc]  # which class it 
         """Before anything was computed."""
         refuse_several_processes(trainer.world_size)
         if not pl_module.automatic_optimization:
-            what = "a module that steps its optimizers by itself (automatic_optimization=False) does not tell when it stepped"
-            raise LocalError(what, "call ciuic.join and run.step in its training_step, or use automatic optimisation")
-        if len(trainer.optimizers) != 1:
-            what = f"configure_optimizers gives {len(trainer.optimizers)} optimizers; a run counts the steps of one"
-            raise LocalError(what, "give one optimizer with several parameter groups")
+            # Lightning allows several optimizers here only.
+            optimizers = f"{len(trainer.optimizers)} optimizer{'s' * (len(trainer.optimizers) != 1)}"
+            what = f"the module steps its {optimizers} by itself (automatic_optimization=False); a run counts the steps of one"
+            raise LocalError(what, "use automatic optimisation, or call ciuic.join and run.step in the module instead")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """After a checkpoint was read: the run's values are newer."""
