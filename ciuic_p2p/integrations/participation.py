@@ -5,7 +5,7 @@ Knows no such library: only models, optimizers, and what went through them betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def rows_in(batch: Any) -> int:
     return found
 
 
-def _lengths(batch: Any) -> Iterable[int]:
+def _lengths(batch: Any) -> Iterator[int]:
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, list | tuple):
