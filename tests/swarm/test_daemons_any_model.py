@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from daemon_kit import PATIENCE_S, PeerProcess, daemons, wait_for
 from torch import Tensor, nn
 
 import ciuic_p2p as ciuic
+from ciuic_p2p.train import checkpoints
 from ciuic_p2p.train.flat import FlatModel
 
 SYNC = ciuic.DiLoCo(inner_steps=5, codec="float32", outer_learning_rate=0.7)
@@ -51,6 +53,7 @@ class Tied(nn.Module):
 class Trained:
     """What one peer ended with."""
 
+    run: str
     model: nn.Module
     losses: list[float]
     hashes: dict[int, str]
@@ -121,7 +124,7 @@ def scaled() -> Step:
 def train(peer: PeerProcess, run_name: str, model: nn.Module, step: Step, seed: int, ready: Barrier) -> Trained:
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-2)
     rng = torch.Generator().manual_seed(seed)
-    done = Trained(model, [], {}, 0)
+    done = Trained(run_name, model, [], {}, 0)
     with ciuic.join(run_name, model, optimizer, sync=SYNC, home=peer.home) as run:
         done.hashes[run.epoch] = run.state_hash
         ready.wait(PATIENCE_S)
@@ -210,6 +213,37 @@ def test_of_an_adapted_model_only_the_adapters_travel(peers: list[PeerProcess]) 
     assert FlatModel(one.model).layout.count == trained < sum(each.numel() for each in one.model.parameters()) / 2
     for each in (one, other):
         assert each.model.base_model.model[1].base_layer.weight.equal(base)
+
+
+def test_a_state_is_saved_though_the_last_trainer_leaves_before_the_epoch_that_was_named(
+    peers: list[PeerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given two trainers that have ended, one of which is still there
+    one, _ = train_both(peers, tied, lambda: plain)
+    name = one.run
+    model = tied(1)
+    staying = ciuic.join(name, model, torch.optim.SGD(model.parameters(), lr=0.1), sync=SYNC, home=peers[1].home)
+    wait_for(lambda: any(row["training"] for row in peers[0].view("peers")), "the other daemon sees it")
+
+    # when the first has all save the next epoch, and the other leaves
+    named, ask = threading.Event(), checkpoints._ask
+
+    def ask_and_tell(*order: Any) -> Any:
+        answer = ask(*order)
+        if order[1] == "save":
+            named.set()
+        return answer
+
+    monkeypatch.setattr(checkpoints, "_ask", ask_and_tell)
+    with ThreadPoolExecutor(1) as thread:
+        saving = thread.submit(ciuic.Client(peers[0].home).save_checkpoint, name, PATIENCE_S)
+        assert named.wait(PATIENCE_S)
+        staying.leave()
+        saved = saving.result()
+
+    # then the state that all hold is saved
+    assert (saved["epoch"], saved["complete"]) == (peers[0].run(name)["epoch"], True)
+    assert saved["state_hash"] == one.hashes[max(one.hashes)]
 
 
 def test_another_base_is_refused_in_one_line_by_whichever_daemon(peers: list[PeerProcess]) -> None:
