@@ -115,18 +115,19 @@ class Daemon:
         self._exit.push_async_callback(self._objects.close)
         await self._objects.start()
         self._exit.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+        work = await self._exit.enter_async_context(_Tasks())
+        self._runs = Runs(self._surroundings(work.group), self._seed_wait_s, self._discovery.publish_soon)
+        self._hosts = self._runs.hosts
+        await self._runs.restore()
         self._exit.push_async_callback(self._network.stop)  # after the sessions: relayed ones say goodbye through it
-        self._bound = await self._sessions.start()
+        self._bound = await self._sessions.start()  # from here on there are messages, for runs as for objects
         self._exit.push_async_callback(self._sessions.stop)
         self._neighbours.sessions = self._sessions
         await self._network.start()
         self._network.set_stream_handler(self._sessions.accept_stream)
         self._sessions.use_relay(self._network.open_stream)
-        tasks = await self._exit.enter_async_context(_Tasks())
-        self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
-        self._exit.callback(self._runs.close)
-        self._hosts = self._runs.hosts
-        await self._runs.restore()
+        chores = await self._exit.enter_async_context(_Tasks())
+        self._exit.callback(self._runs.close)  # while the others still hear it
         self._desk = SnapshotDesk(self._runs, self._snapshots)
         self._showing = Showing(
             self.config,
@@ -143,8 +144,8 @@ class Daemon:
         await self._exit.enter_async_context(LocalServer(socket_path(self.config.home), self))
         await self._serve_http()
         for every_s, act in self._chores():
-            tasks.spawn(_repeat(every_s, act))
-        tasks.spawn(self._watch_loop())
+            chores.spawn(_repeat(every_s, act))
+        chores.spawn(self._watch_loop())
 
     async def run_until_stopped(self) -> None:
         await self._stopping.wait()
