@@ -131,3 +131,24 @@ def tensor_from(data: Any, start: int, dtype: str, shape: tuple[int, ...]) -> to
 
     size_bytes = math.prod(shape) * ITEM_BYTES[dtype]
     return torch.from_numpy(data[start : start + size_bytes]).view(dtype_named(dtype)).reshape(shape)
+
+
+def read_header(data: Any) -> tuple[dict[str, tuple[Entry, int]], dict[str, str]]:
+    """data: a uint8 array of numpy, the whole file. The entries with where their bytes start, and the metadata.
+
+    Raises ValueError when it is no such file.
+    """
+    length = LENGTH.unpack(data[: LENGTH.size].tobytes())[0] if len(data) >= LENGTH.size else len(data)
+    begin = LENGTH.size + length
+    if begin > len(data):
+        raise ValueError("the file ends before its header does")
+    fields = json.loads(data[LENGTH.size : begin].tobytes())
+    metadata = fields.pop("__metadata__", {})
+    entries = {}
+    for name, found in fields.items():
+        entry = Entry(name, found["dtype"], tuple(found["shape"]))
+        start, stop = (begin + offset for offset in found["data_offsets"])
+        if entry.dtype not in ITEM_BYTES or stop - start != entry.size_bytes or not begin <= start <= stop <= len(data):
+            raise ValueError(f"tensor {name!r} is not where the header says")
+        entries[name] = (entry, start)
+    return entries, metadata
