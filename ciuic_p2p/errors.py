@@ -57,6 +57,10 @@ class ObjectMissing(LocalError):
     """No peer that was here wrote an object of this name, or it was removed."""
 
 
+class CheckpointUnreadable(LocalError):
+    """What lies under a name does not describe a checkpoint, or a part of the checkpoint is lost or another one."""
+
+
 class SnapshotDamaged(LocalError):
     """A snapshot on this disk cannot be read back."""
 

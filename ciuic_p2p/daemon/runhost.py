@@ -309,6 +309,7 @@ class RunHost:
             bytes_received=self.rounds.bytes_received,
             seconds=(entry.seconds or 0.0) if entry else 0.0,
             counted=action.counted,
+            saving=self.snapshots.is_begun(version.epoch),
         )
         self._loop.call_soon_threadsafe(seat.trainer.say_advanced, answer)
 

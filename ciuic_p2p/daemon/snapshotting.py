@@ -91,6 +91,8 @@ class RunSnapshots:
         self._machine = Snapshotting(keeper.me, keeper.every_s, time.monotonic() + keeper.every_s)
         self._held: dict[int, Snapshot] = {}
         """Of this life of the daemon, by epoch."""
+        self._begun: int | None = None
+        """The last epoch that was given to the worker; it may be written by now."""
 
     def order(self, epoch: int) -> None:
         """This peer wants one of that epoch: so do all from now on."""
@@ -123,6 +125,11 @@ class RunSnapshots:
         with self._lock:
             return epoch in self._held
 
+    def is_begun(self, epoch: int) -> bool:
+        """Whether the newest state that is being saved, or was, is that of this epoch."""
+        with self._lock:
+            return self._begun == epoch
+
     def begin_from(self, snapshot: Snapshot) -> None:
         """The run goes on from this one, which is on the disk."""
         with self._lock:
@@ -130,6 +137,8 @@ class RunSnapshots:
 
     def save_soon(self, loan: Loan, moment: Moment) -> None:
         """loan: keeps the values from being stepped in place meanwhile."""
+        with self._lock:
+            self._begun = loan.version.epoch
         self._keeper.worker.submit(self._save, loan, moment)
 
     def _want(self, epoch: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ciuic_p2p.local import checks
 
-LOCAL_VERSION = 1
+LOCAL_VERSION = 2
 """Version of these messages; a trainer installed beside another version of the daemon is refused with a line that says so."""
 
 
@@ -267,6 +267,8 @@ class Advanced(Message):
     seconds: float
     counted: bool
     """Whether this trainer's contribution is in the new anchor."""
+    saving: bool = False
+    """Whether this peer saves a snapshot of this epoch: the moment to save what belongs to it and only the trainer has."""
 
     def __post_init__(self) -> None:
         checks.whole("epoch", self.epoch)
@@ -276,6 +278,7 @@ class Advanced(Message):
         checks.whole("bytes_received", self.bytes_received)
         checks.number("seconds", self.seconds, least=0.0)
         checks.instance("counted", self.counted, bool)
+        checks.instance("saving", self.saving, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from ciuic_p2p.local import checks
 from ciuic_p2p.local.protocol import Advanced, Attached, Position, Ready
 from ciuic_p2p.train.attachment import Attachment
 from ciuic_p2p.train.flat import FlatModel
+from ciuic_p2p.train.kept_optimizer import KeptOptimizer
 from ciuic_p2p.train.log import get_log
 from ciuic_p2p.train.shares import Passes, ShareSampler
 from ciuic_p2p.train.strategies import DiLoCo
@@ -33,8 +34,13 @@ def join(
     optimizer: Any,  # torch.optim.Optimizer over parameters of `model`
     sync: DiLoCo = _DEFAULT_SYNC,
     home: str | Path | None = None,
+    *,
+    keep_optimizer: bool = False,
 ) -> Run:
     """Takes part in the run of this name, through the daemon of `home` (default: CIUIC_HOME, else the user's data folder).
+
+    keep_optimizer: the optimizer's own state, such as Adam's moments, is saved on this machine whenever a snapshot of the run
+    is, and given back to a trainer that joins again with an optimizer that has none. It is neither averaged nor shared.
 
     Returns once the model holds the run's parameters: the swarm's, or its own when it is the first. A context manager.
     Raises NoDaemon, LayoutMismatch when others train another model under this name, LocalError for a model that cannot be
@@ -48,23 +54,35 @@ def join(
     flat = FlatModel(model)
     if not flat.is_finite():
         raise LocalError("the model holds values that are not finite", "start from a sound initialisation or checkpoint")
-    attachment = Attachment(home_from(home), run_name, flat.layout, sync.settings())
+    folder = home_from(home)
+    attachment = Attachment(folder, run_name, flat.layout, sync.settings())
     try:
         flat.share_memory(attachment.exchange.values)
         flat.write()
         attached = attachment.attach()
         flat.load()
+        kept = KeptOptimizer(folder, run_name, model, optimizer) if keep_optimizer else None
+        if kept is not None:
+            kept.forget() if attached.fresh else kept.give_back(attached.epoch, attached.state_hash)
     except BaseException:
         flat.close()
         attachment.leave()
         raise
-    return Run(run_name, flat, attachment, attached, sync.inner_steps)
+    return Run(run_name, flat, attachment, attached, sync.inner_steps, kept)
 
 
 class Run:
     """One trainer's part in a run. Attributes change only inside `step`, and in `shard` when the daemon was restarted."""
 
-    def __init__(self, name: str, flat: FlatModel, attachment: Attachment, attached: Attached, inner_steps: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        flat: FlatModel,
+        attachment: Attachment,
+        attached: Attached,
+        inner_steps: int,
+        kept: KeptOptimizer | None = None,
+    ) -> None:
         self.name = name
         self.epoch = attached.epoch
         """Outer steps of the run so far."""
@@ -80,6 +98,7 @@ class Run:
         self._flat = flat
         self._attachment = attachment
         self._inner_steps = inner_steps
+        self._kept = kept
         self._tally = Tally()
         self._last_round: Advanced | None = None
         self._loss: float | None = None
@@ -164,6 +183,8 @@ class Run:
                     return False
             else:
                 self._load(advanced)
+                if advanced.saving and self._kept is not None:
+                    self._kept.save(advanced.epoch, advanced.state_hash)
                 return True
 
     def _hand_over(self) -> Ready:

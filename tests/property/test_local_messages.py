@@ -48,7 +48,14 @@ SETTINGS = StrategySettings(name="DiLoCo", inner_steps=25, codec="int4", outer_l
 LAYOUT = {"entries": [["weight", [2, 3], "float32", "parameter"]]}
 ATTACH = Attach(run="mnist", layout=LAYOUT, strategy=SETTINGS, pid=7)
 ADVANCED = Advanced(
-    epoch=3, state_hash=HASH, peers=("node-us", "node-eu"), bytes_sent=5, bytes_received=6, seconds=0.5, counted=True
+    epoch=3,
+    state_hash=HASH,
+    peers=("node-us", "node-eu"),
+    bytes_sent=5,
+    bytes_received=6,
+    seconds=0.5,
+    counted=True,
+    saving=True,
 )
 ATTACHED = Attached(epoch=2, state_hash=HASH, fresh=False, bytes_sent=1, bytes_received=2)
 TO: list[Message] = [
