@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         StoreFull,
         SwarmError,
         TooFewCopies,
+        VersionGone,
     )
     from ciuic_p2p.train.client import Client
     from ciuic_p2p.train.run import Run, join
@@ -40,6 +41,7 @@ _HOMES = {
     "ObjectUnreadable": "ciuic_p2p.errors",
     "StoreFull": "ciuic_p2p.errors",
     "TooFewCopies": "ciuic_p2p.errors",
+    "VersionGone": "ciuic_p2p.errors",
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "StoreFull",
     "SwarmError",
     "TooFewCopies",
+    "VersionGone",
     "join",
 ]
 
