@@ -1,4 +1,4 @@
-"""Bytes from the middle of objects: right ones, from here and from holders, each shard fetched once and only where it is needed."""
+"""Bytes from the middle of objects: right ones, from here and from holders, each shard fetched once and only where needed."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_manifest_that_lies_is_said(tmp_path: Path) -> None:
         shard, _size, _stored, _packed = lie[2][0]
         lie[2][0] = [shard, 2000, 1000, True]
         lie[1] += 1000
-        with pytest.raises(LocalError, match="not what its author's manifest says.*put it again"):
+        with pytest.raises(LocalError, match=r"not what its author's manifest says.*put it again"):
             await scene.ranges.read(version_of(BlobManifest.from_wire(lie)), 0, 1)
 
     with_scene(tmp_path, scenario)
