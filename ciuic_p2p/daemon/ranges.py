@@ -106,18 +106,18 @@ class Ranges:
         self._tasks.spawn(self._bring(name, coming))
 
     async def _bring(self, name: ObjectName, coming: dict[ShardRef, asyncio.Future[Content]]) -> None:
-        """All of them are done when this returns, and none is `_coming` any more."""
+        """All of them are done when this ends, in whatever way, and none is `_coming` any more."""
+        error: SwarmError = LocalError(f"reading {name} was broken off", "the daemon's log says why")
         try:
-            missing = await self._fetch(name, coming)
-            error: SwarmError | None = self._unreadable(name, missing) if missing else None
+            if missing := await self._fetch(name, coming):
+                error = self._unreadable(name, missing)
         except SwarmError as raised:
             error = raised
         finally:
-            for ref in coming:
+            for ref, future in coming.items():
                 del self._coming[ref]
-        for future in coming.values():
-            if error is not None and not future.done():
-                future.set_exception(error)
+                if not future.done():
+                    future.set_exception(error)
 
     async def _fetch(self, name: ObjectName, coming: dict[ShardRef, asyncio.Future[Content]]) -> list[ShardId]:
         """From here what is here, the rest from its holders. What could not be had."""
@@ -127,7 +127,7 @@ class Ranges:
         opened: dict[ShardRef, Content] = {}
 
         def take(shard: ShardId, data: Content) -> None:
-            opened.update((ref, _open(name, ref, data)) for ref in refs[shard])
+            opened.update((ref, _open(name, ref, data)) for ref in refs.get(shard, ()))
 
         def came(shard: ShardId) -> None:
             for ref in refs.pop(shard, ()):

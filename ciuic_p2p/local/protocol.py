@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from ciuic_p2p.local import checks
 
-LONGEST_READ_BYTES = 8 << 20
-"""Of one read: an answer is held whole in memory on both sides."""
+LONGEST_READ_BYTES = 4 << 20
+"""Of one read: an answer is held whole in memory on both sides, and copied in the loop of the daemon."""
 
 LOCAL_VERSION = 1
 """Version of these messages; a trainer installed beside another version of the daemon is refused with a line that says so."""

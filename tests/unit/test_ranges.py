@@ -36,9 +36,11 @@ class Scene:
         self.store, self.holder = DiskStore(folder, None, 0), holder
         limits = StoreLimits(quota_bytes=None, reserve_bytes=0)
         self.holdings = Holdings(READER, self.store, limits, lambda _: None, lambda _: "", lambda: 0.0)
+        self.tasks = reader.tasks
         self.ranges = Ranges(self.store, self.holdings, reader.reader, wanted, self._unreadable, reader.tasks)
 
     def _unreadable(self, name: ObjectName, missing: list[ShardId]) -> ObjectUnreadable:
+        assert missing
         return ObjectUnreadable(f"{len(missing)} shards of {name}")
 
     def put_here(self, content: bytes) -> BlobManifest:
@@ -114,6 +116,19 @@ def test_a_reader_that_dies_takes_nothing_from_another_one(tmp_path: Path) -> No
         first.cancel()
         assert await second == CONTENT[5:15]
         assert first.cancelled()
+
+    with_scene(tmp_path, scenario)
+
+
+def test_a_reader_is_told_when_the_daemon_ends(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.holder.lies = lambda *_: ()  # it says nothing
+        reading = asyncio.create_task(scene.ranges.read(version_of(scene.put_there(CONTENT)), 0, 10))
+        while not scene.holder.asked:
+            await asyncio.sleep(0.001)
+        await scene.tasks.cancel()
+        with pytest.raises(LocalError, match="broken off"):
+            await reading
 
     with_scene(tmp_path, scenario)
 
