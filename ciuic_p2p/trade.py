@@ -56,6 +56,7 @@ def export_objects(address: str, url: str, home: Path, *, force: bool = False, m
     force: also what is there and equal. moved: told how many bytes of all are done. Raises NoDaemon, ObjectMissing,
     ObjectUnreadable, StoreFull, and LocalError that names the file where something else fails.
     """
+    _require_bucket(address)
     client, there = Client(home), Elsewhere(url)
     rows = _objects_at(client, address)
     if "" in rows and there.is_folder():
@@ -81,6 +82,7 @@ def import_files(url: str, address: str, home: Path, *, force: bool = False, mov
     Raises NoDaemon, TooFewCopies, StoreFull, and LocalError that names the file where something else fails; before anything is
     copied where a name cannot be an object's.
     """
+    _require_bucket(address)
     client, there = Client(home), Elsewhere(url)
     known = {row["address"]: row for row in client.list(address.rstrip("/"))}
     infos = there.files()
@@ -119,6 +121,11 @@ def _trade(deals: list[_Deal], home: Path, moved: Moved | None) -> list[Traded]:
             told(0)
             traded.append(Traded(address=deal.address, url=deal.file.url, size_bytes=size_bytes, copied=not is_there))
     return traded
+
+
+def _require_bucket(address: str) -> None:
+    if not address.startswith(SCHEME) or not address.removeprefix(SCHEME).strip("/"):
+        raise LocalError(f"{address!r} names no bucket", f"write it as {SCHEME}BUCKET/PREFIX")
 
 
 def _objects_at(client: Client, address: str) -> dict[str, dict[str, Any]]:

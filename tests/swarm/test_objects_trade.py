@@ -78,21 +78,20 @@ def test_a_folder_becomes_objects_and_a_folder_again(peer: PeerProcess, source: 
     assert list((peer.home / FOLDER).iterdir()) == []
 
     # and the second time all is there already, both ways
-    assert done(peer, "export", "ciuic://there/and/", f"file://{target}")["there"] == 3
-    assert done(peer, "import", str(source), "ciuic://there/and/")["there"] == 3
+    home, there = peer.home, "ciuic://there/and"
+    assert copied(export_objects(f"{there}/", f"file://{target}", home)) == []
+    assert copied(import_files(f"{source}/", f"{there}/", home)) == []
 
     # and what has other bytes is copied, even with the same size and an older time
     other = make_file(target / "folder" / "two.bin", 1000, seed=99)
     os.utime(other, (0, 0))
-    assert [each["address"] for each in done(peer, "import", str(target), "ciuic://there/and")["files"] if each["copied"]] == [
-        "ciuic://there/and/folder/two.bin"
-    ]
-    assert done(peer, "export", "ciuic://there/and", str(source))["copied"] == 1
+    assert copied(import_files(str(target), there, home)) == [f"{there}/folder/two.bin"]
+    assert copied(export_objects(there, str(source), home)) == [f"{there}/folder/two.bin"]
     assert contents(source) == contents(target)
 
     # and everything, when that is asked for
-    assert done(peer, "export", "ciuic://there/and", str(target), "--force")["copied"] == 3
-    status, out, _ = said(command(peer, "import", str(target), "ciuic://there/and", "--force"))
+    assert len(copied(export_objects(there, str(target), home, force=True))) == 3
+    status, out, _ = said(command(peer, "import", str(target), there, "--force"))
     assert (status, out) == (0, "ciuic://there/and: 3 copied (9.0 MB), 0 there already\n")
 
 
@@ -164,16 +163,18 @@ def test_where_bytes_are_not_at_hand_the_later_one_counts(peer: PeerProcess, sou
 
 
 def test_what_cannot_be_traded_is_one_line(peer: PeerProcess, source: Path, tmp_path: Path) -> None:
-    for words, reason in (
-        (("export", "ciuic://nothing/here", str(tmp_path)), "there is no object ciuic://nothing/here, and none below it"),
-        (("import", str(tmp_path / "nothing"), "ciuic://data"), "there is no file at"),
-        (("import", "nosuch://bucket/file", "ciuic://data"), "Protocol not known: nosuch"),
-        (("import", str(source), "ciuic://Not a bucket/x"), "bucket"),
-        (("export", "data/x", str(tmp_path)), "ciuic://"),
+    status, out, err = said(command(peer, "import", "nosuch://bucket/file", "ciuic://data"))
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+    assert "nosuch://bucket/file failed (ValueError: Protocol not known: nosuch); check the URL" in err
+    for trade, source_at, target_at, reason in (
+        (export_objects, "ciuic://nothing/here", str(tmp_path), "there is no object ciuic://nothing/here, and none below it; "),
+        (export_objects, "data/x", str(tmp_path), "'data/x' names no bucket; "),
+        (export_objects, "ciuic://", str(tmp_path), "'ciuic://' names no bucket; "),
+        (import_files, str(tmp_path / "nothing"), "ciuic://data", "there is no file at .*nothing; "),
+        (import_files, str(source), "ciuic://Not a bucket/x", "bucket 'Not a bucket' is not .*; "),
     ):
-        status, out, err = said(command(peer, *words))
-        assert (status, out, len(err.splitlines())) == (1, "", 1), (words, err)
-        assert reason in err, (words, err)
+        with pytest.raises(LocalError, match=reason):
+            trade(source_at, target_at, peer.home)
 
     # and a name that cannot be an object's is found before anything is copied
     (source / "z\n").write_bytes(b"")

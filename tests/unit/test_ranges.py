@@ -122,10 +122,10 @@ def test_a_reader_that_dies_takes_nothing_from_another_one(tmp_path: Path) -> No
 
 def test_a_reader_is_told_when_the_daemon_ends(tmp_path: Path) -> None:
     async def scenario(scene: Scene) -> None:
-        scene.holder.lies = lambda *_: ()  # it says nothing
+        asked = asyncio.Event()
+        scene.holder.lies = lambda *_: asked.set() or ()  # and says nothing
         reading = asyncio.create_task(scene.ranges.read(version_of(scene.put_there(CONTENT)), 0, 10))
-        while not scene.holder.asked:
-            await asyncio.sleep(0.001)
+        await asked.wait()
         await scene.tasks.cancel()
         with pytest.raises(LocalError, match="broken off"):
             await reading
