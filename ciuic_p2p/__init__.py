@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StoreFull,
         SwarmError,
         TooFewCopies,
+        VersionGone,
     )
     from ciuic_p2p.train.client import Client
     from ciuic_p2p.train.dcp import CiuicReader, CiuicWriter
@@ -45,6 +46,7 @@ _HOMES = {
     "ObjectUnreadable": "ciuic_p2p.errors",
     "StoreFull": "ciuic_p2p.errors",
     "TooFewCopies": "ciuic_p2p.errors",
+    "VersionGone": "ciuic_p2p.errors",
 }
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "StoreFull",
     "SwarmError",
     "TooFewCopies",
+    "VersionGone",
     "join",
 ]
 

@@ -27,7 +27,7 @@ def put(
     as_json: Json = False,
 ) -> None:
     """Share a file as an object; done when enough peers hold it."""
-    with _progress(f"put {file.name}") as moved:
+    with progress(f"put {file.name}") as moved:
         row = Client(home).upload_file(file, address, moved)
     _say(row, as_json, f"{row['address']}: {row['copies']} copies")
 
@@ -42,7 +42,7 @@ def get(
 ) -> None:
     """Fetch an object into a file: whole and verified, or not at all."""
     target = file or Path(address.rpartition("/")[2] or ".")
-    with _progress(f"get {target.name}") as moved:
+    with progress(f"get {target.name}") as moved:
         row = Client(home).download_file(address, target, moved)
     _say(row, as_json, f"{target}")
 
@@ -91,7 +91,7 @@ def _say(row: dict[str, Any], as_json: bool, line: str) -> None:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Moved | None]:
+def progress(what: str) -> Iterator[Moved | None]:
     """A bar on stderr while it lasts, where a person watches."""
     if not sys.stderr.isatty():
         yield None

@@ -9,7 +9,7 @@ from typing import Any
 from ciuic_p2p.core.objects import SCHEME, ObjectName, check_bucket, parse_address
 from ciuic_p2p.daemon.objects import Objects
 from ciuic_p2p.errors import LocalError
-from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, RemoveObject, StatObject
+from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, ReadObject, RemoveObject, StatObject
 
 MOST_LISTED = 5000
 """In one answer, which is a few MB with the longest names."""
@@ -22,6 +22,8 @@ async def answer_request(objects: Objects, request: ObjectRequest, moved: Callab
             return await objects.put(Path(request.path), _name(request.address), moved)
         case GetObject():
             return await objects.get(_name(request.address), Path(request.path), moved)
+        case ReadObject():
+            return await objects.read(_name(request.address), request.offset, request.length, request.etag)
         case StatObject():
             return objects.stat(_name(request.address))
         case RemoveObject():

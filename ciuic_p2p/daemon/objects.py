@@ -40,13 +40,14 @@ from ciuic_p2p.core.shard_messages import (
 from ciuic_p2p.core.vectors import VersionVector
 from ciuic_p2p.daemon.catalogue import Catalogue
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
+from ciuic_p2p.daemon.ranges import Ranges
 from ciuic_p2p.daemon.reconciling import Reconciling
 from ciuic_p2p.daemon.replicas import Replicas
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.daemon.shard_sending import Restraint, ShardSender
 from ciuic_p2p.daemon.storekeeping import CareSettings, Reach, Storekeeper, repeat
 from ciuic_p2p.daemon.transfers import Told, Transfers
-from ciuic_p2p.errors import LocalError, ObjectMissing, PeerUnreachable
+from ciuic_p2p.errors import LocalError, ObjectMissing, ObjectUnreadable, PeerUnreachable, VersionGone
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import Transport
 from ciuic_p2p.store.disk import DiskStore
@@ -98,6 +99,9 @@ class Objects:
         self._reconciling = Reconciling(self.catalogue, around.swarm, self._send, self._tell_all, self._tasks)
         self._transfers = Transfers(
             me, self.store, self._holdings, self.replicas, self.reader, self._send, around.name_of, config.replicas
+        )
+        self._ranges = Ranges(
+            self.store, self._holdings, self.reader, self._transfers.wanted, self._transfers.unreadable, self._tasks
         )
         self.keeper = Storekeeper(
             self.store, Reach(self.catalogue), self._holdings, self.replicas, care, self._transfers.being_put
@@ -233,6 +237,21 @@ class Objects:
         await self._transfers.get(name, BlobManifest.decode(version.manifest), target, told)
         return self._row(version)
 
+    async def read(self, name: ObjectName, offset: int, length: int, etag: str) -> dict[str, Any]:
+        """Bytes of the version with this etag, "" for the current one; its etag and size.
+
+        Older versions can be read as long as their shards have not been collected. Raises ObjectMissing, ObjectUnreadable,
+        VersionGone, LocalError, StoreUnusable.
+        """
+        version = self._pinned(name, etag) if etag else self._require(name)
+        try:
+            data = await self._ranges.read(version, offset, length)
+        except ObjectUnreadable:
+            if version in find_heads(self.catalogue.versions(name)):
+                raise
+            raise _gone(name, version.etag) from None
+        return {"data": data, "etag": version.etag, "size_bytes": version.size_bytes}
+
     async def remove(self, name: ObjectName) -> None:
         """Raises ObjectMissing, StoreFull, StoreUnusable."""
         self._require(name)
@@ -289,6 +308,13 @@ class Objects:
             raise ObjectMissing(f"there is no object {name}", "`ciuic-peer ls` shows those there are")
         return version
 
+    def _pinned(self, name: ObjectName, etag: str) -> ObjectVersion:
+        """Of versions with the same bytes any will do."""
+        version = next((each for each in self.catalogue.versions(name) if each.etag == etag), None)
+        if version is None:
+            raise _gone(name, etag)
+        return version
+
     def _row(self, version: ObjectVersion) -> dict[str, Any]:
         return {
             "address": str(version.name),
@@ -308,5 +334,12 @@ class Objects:
             "quota_bytes": self._around.config.store_quota_bytes,
             "shards": len(self._holdings.mine),
             "objects": len(self.catalogue),
+            "kept_bytes": self._ranges.kept_bytes,
             "under_replicated": self.keeper.under_replicated,
         }
+
+
+def _gone(name: ObjectName, etag: str) -> VersionGone:
+    return VersionGone(
+        f"the version {etag[:12]}… of {name} was replaced or removed, and its bytes are not kept", "open it again"
+    )

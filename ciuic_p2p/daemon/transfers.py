@@ -147,10 +147,10 @@ class Transfers:
                 came(shard)
             await self._take_from_here(partial, list(missing), came)
             for _ in range(TRIES):
-                wanted = [self._wanted(shard, refs[shard].stored_bytes) for shard in missing]
+                wanted = [self.wanted(shard, refs[shard].stored_bytes) for shard in missing]
                 await self._reader.read(wanted, partial.take, came)
             if missing:
-                raise self._unreadable(name, list(missing))
+                raise self.unreadable(name, list(missing))
         finally:
             await _end(reporting)
 
@@ -163,12 +163,12 @@ class Transfers:
             else:
                 self._holdings.note_left(shard)
 
-    def _wanted(self, shard: ShardId, size_bytes: int) -> WantedShard:
+    def wanted(self, shard: ShardId, size_bytes: int) -> WantedShard:
         """Where nobody is known to hold it, all are asked: what they told may be on its way."""
         known = tuple(peer for peer in self._replicas.sources(shard) if peer != self._me)
         return WantedShard(shard=shard, size_bytes=size_bytes, holders=known or tuple(sorted(self._holdings.here())))
 
-    def _unreadable(self, name: ObjectName, missing: list[ShardId]) -> ObjectUnreadable:
+    def unreadable(self, name: ObjectName, missing: list[ShardId]) -> ObjectUnreadable:
         gone = {peer for shard in missing for peer in self._holdings.holders_of(shard)} - self._holdings.present()
         who = ", ".join(sorted(map(self._name_of, gone)))
         remedy = f"it can be read when one of {who} is back" if who else "put it again where its file still is"

@@ -4,7 +4,7 @@ so one that exists is legal on either side. Knows no socket and nothing of what 
     trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · leave
     daemon → trainer        waiting · attached · advanced · position · refused
     command line → daemon   view · invite · snapshot · stop
-    anybody → daemon        put · get · list · remove · stat, for objects
+    anybody → daemon        put · get · read · list · remove · stat, for objects
     daemon → both           view · moved · stopping · refused
 """
 
@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ciuic_p2p.local import checks
+
+LONGEST_READ_BYTES = 4 << 20
+"""Of one read: an answer is held whole in memory on both sides, and copied in the loop of the daemon."""
 
 LOCAL_VERSION = 2
 """Version of these messages; a trainer installed beside another version of the daemon is refused with a line that says so."""
@@ -167,6 +170,24 @@ class GetObject(ObjectRequest):
     def __post_init__(self) -> None:
         checks.text("address", self.address)
         checks.absolute_path("path", self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadObject(ObjectRequest):
+    """So many bytes of the object from `offset` on; fewer where it ends before."""
+
+    type: ClassVar[str] = "read"
+    address: str
+    offset: int
+    length: int
+    etag: str = ""
+    """Of the version that is read, whatever was written since; "": the current one."""
+
+    def __post_init__(self) -> None:
+        checks.text("address", self.address)
+        checks.whole("offset", self.offset)
+        checks.whole("length", self.length, most=LONGEST_READ_BYTES)
+        checks.text("etag", self.etag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +373,7 @@ TO_DAEMON: dict[str, type[Message]] = {
         SnapshotOrder,
         PutObject,
         GetObject,
+        ReadObject,
         ListObjects,
         RemoveObject,
         StatObject,

@@ -7,17 +7,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ciuic_p2p.config import home_from
+from ciuic_p2p.errors import LocalError
 from ciuic_p2p.local.channel import open_channel
-from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, RemoveObject, StatObject, View
+from ciuic_p2p.local.protocol import (
+    LONGEST_READ_BYTES,
+    GetObject,
+    ListObjects,
+    ObjectRequest,
+    PutObject,
+    ReadObject,
+    RemoveObject,
+    StatObject,
+    View,
+)
 from ciuic_p2p.train.checkpoints import SAVE_WAIT_S, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     import torch
+
+READING_THREADS = 4
+"""For a range of several messages: as many as the daemon reads at once."""
 
 Moved = Callable[[int, int], None]
 """Is told how many bytes of how many are done."""
@@ -40,6 +55,26 @@ class Client:
         Raises ObjectMissing, ObjectUnreadable, LocalError, StoreFull.
         """
         return dict(self._ask(GetObject(address=address, path=_absolute(path)), moved))
+
+    def read_range(self, address: str, offset: int, length: int, etag: str = "") -> bytes:
+        """Bytes from the middle: fetches no shards but those that they are in. Fewer where the object ends before.
+
+        etag: of the version to read, as `stat` gave it; else the one that is current at the beginning. All bytes are of one
+        version. Raises ObjectMissing, ObjectUnreadable, VersionGone, LocalError.
+        """
+        if offset < 0 or length < 0:
+            raise LocalError(f"{length} bytes from {offset} on", "give numbers that are not negative")
+        first = self._read(address, offset, min(length, LONGEST_READ_BYTES), etag)
+        stop = min(offset + length, first["size_bytes"])
+        offsets = range(offset + LONGEST_READ_BYTES, stop, LONGEST_READ_BYTES)
+        if not offsets:
+            return bytes(first["data"])
+
+        def read(start: int) -> bytes:
+            return bytes(self._read(address, start, min(stop - start, LONGEST_READ_BYTES), first["etag"])["data"])
+
+        with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="read") as pool:
+            return b"".join((first["data"], *pool.map(read, offsets)))
 
     def list(self, prefix: str = "") -> Iterator[dict[str, Any]]:
         """The objects whose addresses begin with `prefix`, `ciuic://bucket/…`, in order; all without one."""
@@ -83,6 +118,9 @@ class Client:
         """The model must not be used meanwhile."""
         return await asyncio.to_thread(self.load_checkpoint, run, model, epoch)
 
+    async def read_range_async(self, address: str, offset: int, length: int, etag: str = "") -> bytes:
+        return await asyncio.to_thread(self.read_range, address, offset, length, etag)
+
     async def list_async(self, prefix: str = "") -> tuple[dict[str, Any], ...]:
         return await asyncio.to_thread(lambda: tuple(self.list(prefix)))
 
@@ -91,6 +129,9 @@ class Client:
 
     async def remove_async(self, address: str) -> None:
         await asyncio.to_thread(self.remove, address)
+
+    def _read(self, address: str, offset: int, length: int, etag: str) -> dict[str, Any]:
+        return dict(self._ask(ReadObject(address=address, offset=offset, length=length, etag=etag)))
 
     def _ask(self, request: ObjectRequest, moved: Moved | None = None) -> Any:
         with open_channel(self._home) as channel:

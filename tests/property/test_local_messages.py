@@ -16,6 +16,7 @@ from ciuic_p2p.local import checks
 from ciuic_p2p.local.framing import LARGEST_LOCAL_MESSAGE_BYTES, MessageSplitter, decode, encode
 from ciuic_p2p.local.protocol import (
     FROM_DAEMON,
+    LONGEST_READ_BYTES,
     TO_DAEMON,
     Advanced,
     AskPosition,
@@ -31,6 +32,7 @@ from ciuic_p2p.local.protocol import (
     Position,
     Progress,
     PutObject,
+    ReadObject,
     Ready,
     Refused,
     RemoveObject,
@@ -69,6 +71,7 @@ TO: list[Message] = [
     SnapshotOrder(what="save", options={"run": "mnist"}),
     PutObject(path="/data/file", address="ciuic://data/file"),
     GetObject(address="ciuic://data/file", path="/data/copy"),
+    ReadObject(address="ciuic://data/file", offset=7, length=1000, etag=HASH),
     ListObjects(prefix="ciuic://data", after="ciuic://data/file"),
     RemoveObject(address="ciuic://data/file"),
     StatObject(address="ciuic://data/file"),
@@ -207,6 +210,8 @@ def test_what_is_wrong_is_said(body: bytes, complaint: str) -> None:
         (Refused(kind="LocalError", what=""), {"kind": "os.system"}),
         (PutObject(path="/data/file", address=""), {"path": "data/file"}),
         (GetObject(path="/data/file", address=""), {"path": "/data/\0"}),
+        (ReadObject(address="", offset=0, length=1), {"offset": -1}),
+        (ReadObject(address="", offset=0, length=1), {"length": LONGEST_READ_BYTES + 1}),
         (Moved(done_bytes=1, total_bytes=2), {"done_bytes": 3}),
     ],
 )
