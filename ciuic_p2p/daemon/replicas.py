@@ -130,8 +130,8 @@ class Replicas:
         nearest = order_sources(self._me, able, {peer: self._rtt_ms(peer) for peer in known})
         return tuple(dict.fromkeys((*([first] if first is not None else []), *nearest)))
 
-    def _keep(self, _shard: ShardId, data: bytearray) -> None:
-        self._store.put(memoryview(data))
+    def _keep(self, shard: ShardId, data: memoryview) -> None:
+        self._store.put(data, shard)
 
     def _decline(self, peer: PeerId, shards: Iterable[ShardId], reason: str) -> None:
         names = tuple(map(shard_name, shards))

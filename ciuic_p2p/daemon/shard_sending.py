@@ -137,7 +137,7 @@ class ShardSender:
 
     async def _serve(self, peer: PeerId) -> None:
         asks = self._asks[peer]
-        reads: dict[int, asyncio.Task[bytes | None]] = {}
+        reads: dict[int, asyncio.Task[bytes | memoryview | None]] = {}
         try:
             while asks:
                 for number, shard in islice(asks.items(), READ_AHEAD):
@@ -157,7 +157,7 @@ class ShardSender:
             if self._sending.get(peer) is asyncio.current_task():
                 del self._sending[peer]
 
-    def _read(self, shard: ShardId) -> bytes | None:
+    def _read(self, shard: ShardId) -> bytes | memoryview | None:
         """In a thread. None when the store cannot give it."""
         try:
             return self._store.get(shard)
@@ -165,7 +165,9 @@ class ShardSender:
             log.warning("shard.not_sent", shard=shard[:12], error=str(error))
             return None
 
-    async def _send(self, peer: PeerId, asks: dict[int, ShardId], number: int, shard: ShardId, data: bytes | None) -> None:
+    async def _send(
+        self, peer: PeerId, asks: dict[int, ShardId], number: int, shard: ShardId, data: bytes | memoryview | None
+    ) -> None:
         if data is None:
             self._damaged(shard)
             self._refuse(peer, number)

@@ -127,7 +127,7 @@ class Transfers:
             partial.discard()
             raise
         finally:
-            partial.close()
+            await asyncio.to_thread(partial.close)
 
     async def _fill(self, partial: Partial, name: ObjectName, manifest: BlobManifest, told: Told) -> None:
         """From here what is here, the rest from its holders."""
