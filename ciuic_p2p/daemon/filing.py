@@ -35,8 +35,8 @@ _MOST_KEPT_BYTES = 64 << 20
 class Cutting:
     """One file that is put into a store."""
 
-    def __init__(self, store: ShardStore, path: Path, put: Callable[[ShardId, int], None]) -> None:
-        """put: told of each shard that is durable, in threads."""
+    def __init__(self, store: ShardStore, path: Path, put: Callable[[ShardId, bytes | memoryview], None]) -> None:
+        """put: told of each shard that is durable, and its bytes, which nobody changes; in threads."""
         self._store = store
         self._path = path
         self._put = put
@@ -66,7 +66,7 @@ class Cutting:
         if not self._is_wanted:
             raise LocalError(f"the put of {self._path} was given up")
         shard = self._store.put(data, name)
-        self._put(shard, len(data))
+        self._put(shard, data)
         return shard
 
 

@@ -49,8 +49,8 @@ MOST_MEMORY_BYTES = 256 << 20
 """Of one reading, for what is on its way."""
 
 TakeShard = Callable[[ShardId, memoryview], None]
-"""Keeps the bytes, which were compared with the shard's name. Called in threads, several at once, perhaps twice for one shard. What it raises ends
-the reading."""
+"""Keeps the bytes, which were compared with the shard's name. Called in threads, several at once,
+perhaps twice for one shard. What it raises ends the reading."""
 
 
 class _Arrival:

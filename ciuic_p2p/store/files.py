@@ -56,9 +56,10 @@ def _write_large(path: Path, descriptor: int, data: memoryview) -> None:
 
 
 def read_whole(path: Path, largest_bytes: int) -> bytes | memoryview | None:
-    """Bytes that nobody changes; None when the disk cannot give the bytes back, or no regular file of at most largest_bytes is what lies there.
+    """None when the disk cannot give the bytes back, or no regular file of at most largest_bytes is what lies there.
 
-    Links are not followed. Raises OSError where there is nothing, and where rights, memory or descriptors are wanting.
+    Nobody changes what is returned. Links are not followed. Raises OSError where there is nothing, and where rights, memory or
+    descriptors are wanting.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

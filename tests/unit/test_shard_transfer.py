@@ -17,6 +17,7 @@ from ciuic_p2p.daemon.shard_sending import MOST_AHEAD, PIECE_BYTES, Restraint, S
 from ciuic_p2p.errors import PeerUnreachable, StoreFull
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import OutgoingFrame
+from ciuic_p2p.store.fresh import FreshShards
 from ciuic_p2p.store.memory import MemoryStore
 from ciuic_p2p.store.shards import shard_id_of
 from ciuic_p2p.terms import PeerId, ShardId
@@ -33,12 +34,14 @@ class Peer:
         self.peer = peer
         self.is_busy = False
         """A round is under way, on a line so slow that the share of shards is nothing."""
+        self.fresh = FreshShards(readers=1)
         self.store = MemoryStore()
         self.tasks = TaskSet()
         self.transport = network.add(peer, self)
         self.damaged: list[ShardId] = []
         self.sender = ShardSender(
             self.transport,
+            self.fresh,
             self.store,
             Restraint(lambda: self.is_busy, lambda: 1e-3 if self.is_busy else 0.0),
             self.tasks,
