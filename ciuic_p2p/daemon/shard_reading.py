@@ -63,7 +63,7 @@ class _Arrival:
         self._size_bytes = size_bytes
         self._data: memoryview | None = None
         self._parts: set[int] = set()
-        self._missing = max(-(-size_bytes // PIECE_BYTES), 1)
+        self._pieces = self._missing = max(-(-size_bytes // PIECE_BYTES), 1)
         self._lock = threading.Lock()
 
     def take(self, header: FrameHeader, payload: memoryview) -> memoryview | str | None:
@@ -71,7 +71,7 @@ class _Arrival:
         if header.samples != self._size_bytes:
             return f"it has {header.samples} bytes there, not {self._size_bytes}"
         start = header.part * PIECE_BYTES
-        if start + len(payload) != min(start + PIECE_BYTES, self._size_bytes):
+        if header.part >= self._pieces or start + len(payload) != min(start + PIECE_BYTES, self._size_bytes):
             return "a piece of it is too long or too short"
         with self._lock:
             if header.part in self._parts:
