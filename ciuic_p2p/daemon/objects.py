@@ -50,7 +50,9 @@ from ciuic_p2p.daemon.transfers import Told, Transfers
 from ciuic_p2p.errors import LocalError, ObjectMissing, ObjectUnreadable, PeerUnreachable, VersionGone
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import Transport
+from ciuic_p2p.store import buffers
 from ciuic_p2p.store.disk import DiskStore
+from ciuic_p2p.store.fresh import FreshShards
 from ciuic_p2p.store.manifests import BlobManifest
 from ciuic_p2p.terms import PeerId, ShardId
 
@@ -93,12 +95,13 @@ class Objects:
         care = CareSettings(replicas=config.replicas, repair_period_s=config.repair_period_s, gone_after_s=config.gone_after_s)
         restraint = Restraint(around.is_busy, around.line_mbps)
         self._holdings = Holdings(me, self.store, limits, self._tell_all, around.region_of, around.line_mbps)
-        self._sender = ShardSender(around.transport, self.store, restraint, self._tasks, self._note_missing)
+        self._fresh = FreshShards(readers=config.replicas - 1)
+        self._sender = ShardSender(around.transport, self._fresh, self.store, restraint, self._tasks, self._note_missing)
         self.reader = ShardReader(around.transport, self._link, self._tasks)
         self.replicas = Replicas(me, self.store, self._holdings, self.reader, self._send, around.rtt_ms, self._tasks)
         self._reconciling = Reconciling(self.catalogue, around.swarm, self._send, self._tell_all, self._tasks)
         self._transfers = Transfers(
-            me, self.store, self._holdings, self.replicas, self.reader, self._send, around.name_of, config.replicas
+            me, self.store, self._holdings, self.replicas, self.reader, self._send, around.name_of, config.replicas, self._fresh
         )
         self._ranges = Ranges(
             self.store, self._holdings, self.reader, self._transfers.wanted, self._transfers.unreadable, self._tasks
@@ -138,6 +141,8 @@ class Objects:
     def tick(self) -> None:
         """Several times a second."""
         self._sender.tick()
+        self._fresh.trim()
+        buffers.trim()
 
     def message_received(self, peer: PeerId, message: Message) -> bool:
         """True when the message was for this part of the daemon."""

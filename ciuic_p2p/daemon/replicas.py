@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 
@@ -29,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 PROMISE_S = 6 * 3600.0
 """How long a shard is kept that somebody asked for, and of whose object nothing is known yet: a put over a slow line lasts."""
+
+BATCHES_AT_ONCE = 2
+"""Of what one peer asked for: while the last shards of one are compared and written, the line carries the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Replicas:
         self._tasks = tasks
         self._asked: dict[PeerId, dict[ShardId, int]] = {}
         """What each peer asked this one to keep, and is not here yet."""
+        self._batches: dict[PeerId, list[dict[ShardId, int]]] = {}
+        """Those of it that are on their way."""
         self._promised_s: dict[ShardId, float] = {}
         """Until when it is kept, whoever knows of it."""
 
@@ -91,25 +97,46 @@ class Replicas:
             else:
                 refused.append(shard)
         self._decline(peer, refused, "its store is full")
-        if taken and fetching is None:
+        if taken:
             self._asked[peer] = taken
-            self._tasks.spawn(self._fetch_all(peer, taken))
+            batches = self._batches.setdefault(peer, [])
+            if len(batches) < BATCHES_AT_ONCE and self._next_batch(peer):
+                batch: dict[ShardId, int] = {}
+                batches.append(batch)
+                self._tasks.spawn(self._fetch_batches(peer, batch))
         return wanted.keys() - set(refused)
 
-    async def _fetch_all(self, peer: PeerId, asked: dict[ShardId, int]) -> None:
+    def _next_batch(self, peer: PeerId) -> dict[ShardId, int]:
+        """Of what the peer asked for, and is not on its way."""
+        begun = {shard for batch in self._batches[peer] for shard in batch}
+        waiting = ((shard, size_bytes) for shard, size_bytes in self._asked[peer].items() if shard not in begun)
+        return dict(islice(waiting, MOST_ASKED))
+
+    async def _fetch_batches(self, peer: PeerId, batch: dict[ShardId, int]) -> None:
+        """One after the other, until none is left. batch: shows which one it is."""
+        asked = self._asked[peer]
         try:
-            while asked:
-                batch = dict(list(asked.items())[:MOST_ASKED])
-                try:
-                    missing = await self.fetch(batch, first=peer)
-                except LocalError as error:
-                    self._decline(peer, asked, error.what)
-                    return
-                self._decline(peer, missing, "it did not get them")
-                for shard in batch:
+            while waiting := self._next_batch(peer):
+                batch.update(waiting)
+                await self._fetch_batch(peer, waiting)
+                for shard in waiting:
                     asked.pop(shard, None)
+                batch.clear()
         finally:
-            del self._asked[peer]
+            self._batches[peer] = [other for other in self._batches[peer] if other is not batch]
+            if not self._batches[peer]:
+                del self._batches[peer], self._asked[peer]
+
+    async def _fetch_batch(self, peer: PeerId, batch: Mapping[ShardId, int]) -> None:
+        try:
+            missing: Iterable[ShardId] = await self.fetch(batch, first=peer)
+            reason = "it did not get them"
+        except LocalError as error:  # the rest would fare no better
+            rest = self._next_batch(peer)
+            missing, reason = [*(shard for shard in batch if shard not in self._holdings.mine), *rest], error.what
+            for shard in rest:
+                del self._asked[peer][shard]
+        self._decline(peer, missing, reason)
 
     async def fetch(self, shards: Mapping[ShardId, int], first: PeerId | None = None) -> list[ShardId]:
         """Takes them into the store; returns those that could not be had. first: who surely has them. Raises StoreFull,
@@ -130,8 +157,8 @@ class Replicas:
         nearest = order_sources(self._me, able, {peer: self._rtt_ms(peer) for peer in known})
         return tuple(dict.fromkeys((*([first] if first is not None else []), *nearest)))
 
-    def _keep(self, _shard: ShardId, data: bytearray) -> None:
-        self._store.put(memoryview(data))
+    def _keep(self, shard: ShardId, data: memoryview) -> None:
+        self._store.put(data, shard)
 
     def _decline(self, peer: PeerId, shards: Iterable[ShardId], reason: str) -> None:
         names = tuple(map(shard_name, shards))

@@ -22,6 +22,7 @@ from ciuic_p2p.daemon.replicas import Replicas
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.errors import LocalError, ObjectUnreadable, ShardMissing
 from ciuic_p2p.store.disk import DiskStore
+from ciuic_p2p.store.fresh import FreshShards
 from ciuic_p2p.store.manifests import BlobManifest
 from ciuic_p2p.store.pipeline import in_order
 from ciuic_p2p.terms import PeerId, ShardId
@@ -48,8 +49,9 @@ class Transfers:
         send: Callable[[PeerId, Message], None],
         name_of: Callable[[PeerId], str],
         goal: int,
+        fresh: FreshShards,
     ) -> None:
-        """send: raises PeerUnreachable. goal: copies of each shard."""
+        """send: raises PeerUnreachable. goal: copies of each shard. fresh: is given what was just put."""
         self._me = me
         self._store = store
         self._holdings = holdings
@@ -58,6 +60,7 @@ class Transfers:
         self._send = send
         self._name_of = name_of
         self._goal = goal
+        self._fresh = fresh
         self._copying: dict[Copying, set[ShardId]] = {}
         """Puts under way → their shards, which nothing names yet."""
 
@@ -92,9 +95,10 @@ class Transfers:
                 self._holdings.note_came(shard, size_bytes)
                 copying.add(shard, size_bytes)
 
-        def from_thread(shard: ShardId, size_bytes: int) -> None:
+        def from_thread(shard: ShardId, data: bytes | memoryview) -> None:
+            self._fresh.keep(shard, data)
             with contextlib.suppress(RuntimeError):  # the daemon ends
-                loop.call_soon_threadsafe(put_here, shard, size_bytes)
+                loop.call_soon_threadsafe(put_here, shard, len(data))
 
         cutting = Cutting(self._store, path, from_thread)
         reporting = loop.create_task(_report(lambda: told(min(copying.done_bytes, cutting.size_bytes), cutting.size_bytes)))
@@ -127,7 +131,7 @@ class Transfers:
             partial.discard()
             raise
         finally:
-            partial.close()
+            await asyncio.to_thread(partial.close)
 
     async def _fill(self, partial: Partial, name: ObjectName, manifest: BlobManifest, told: Told) -> None:
         """From here what is here, the rest from its holders."""

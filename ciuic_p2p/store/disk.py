@@ -64,15 +64,15 @@ class DiskStore:
     def used_bytes(self) -> int:
         return self._room.used_bytes
 
-    def put(self, data: bytes | memoryview) -> ShardId:
+    def put(self, data: bytes | memoryview, name: ShardId | None = None) -> ShardId:
         view = shard_bytes(data)
-        shard = shard_id_of(view)
+        shard = shard_id_of(view) if name is None else require_shard_id(name)
         with files.translated(self.folder):
             if not self._renew(shard):
                 self._write(shard, view)
         return shard
 
-    def get(self, shard: ShardId) -> bytes:
+    def get(self, shard: ShardId) -> bytes | memoryview:
         require_shard_id(shard)
         with files.translated(self.folder):
             return self._read(shard)
@@ -117,7 +117,7 @@ class DiskStore:
         require_shard_id(shard)
         return self._shards / shard[:2] / shard
 
-    def _read(self, shard: ShardId) -> bytes:
+    def _read(self, shard: ShardId) -> bytes | memoryview:
         """Raises OSError only where that says nothing of the shard."""
         path = self._path(shard)
         try:
