@@ -139,6 +139,7 @@ def draw_plan(plan: dict[str, Any]) -> RenderableType:
 def draw_snapshots(snapshots: list[dict[str, Any]]) -> RenderableType:
     """Saved states, run by run."""
     table = _table("run", "epoch", "saved at", "size", "complete", "saved by", "shards missing", "state")
+    notes = [note for one in snapshots if (note := _lost(one))]
     for one in snapshots:
         at = datetime.fromtimestamp(one["saved_at_s"], tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         table.add_row(
@@ -151,7 +152,19 @@ def draw_snapshots(snapshots: list[dict[str, Any]]) -> RenderableType:
             cell(one["missing_shards"]),
             cell(one["state_hash"])[:12],
         )
-    return table
+    return Group(table, *notes)
+
+
+def _lost(snapshot: dict[str, Any]) -> str:
+    """What must happen before a snapshot is whole again; nothing where its missing shards come by themselves."""
+    lost = snapshot.get("lost_shards", [])
+    if not lost:
+        return ""
+    shards = ", ".join(f"{shard[:12]}…" for shard in lost)
+    who = f"{listed(snapshot['must_return'])} must return" if snapshot["must_return"] else "no peer that is known had them"
+    others = sorted(set(snapshot["may_help"]) - set(snapshot["must_return"]))
+    instead = f" (or {listed(others)})" if others and snapshot["must_return"] else ""
+    return f"{cell(snapshot['run'])} {cell(snapshot['epoch'])}: nobody here has {cell(shards)}; {who}{instead}"
 
 
 def yes_no(value: bool) -> str:

@@ -41,6 +41,7 @@ from ciuic_p2p.core.vectors import VersionVector
 from ciuic_p2p.daemon.catalogue import Catalogue
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
 from ciuic_p2p.daemon.reconciling import Reconciling
+from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.replicas import Replicas
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.daemon.shard_sending import Restraint, ShardSender
@@ -51,6 +52,7 @@ from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import Transport
 from ciuic_p2p.store.disk import DiskStore
 from ciuic_p2p.store.manifests import BlobManifest
+from ciuic_p2p.store.snapshots import Snapshots
 from ciuic_p2p.terms import PeerId, ShardId
 
 CATALOGUE_FOLDER = "objects"
@@ -86,6 +88,7 @@ class Objects:
         config, me = around.config, around.me
         self._around = around
         self._tasks = TaskSet()
+        self._loop = asyncio.get_running_loop()
         self.store = store
         self.catalogue = Catalogue(config.home / CATALOGUE_FOLDER, around.swarm)
         limits = StoreLimits(quota_bytes=config.store_quota_bytes, reserve_bytes=config.store_reserve_bytes)
@@ -112,6 +115,20 @@ class Objects:
 
     async def close(self) -> None:
         await self._tasks.cancel()
+
+    def recovering(self, snapshots: Snapshots) -> Recovering:
+        """What completes snapshots from the other peers' stores."""
+        around = self._around
+        return Recovering(around.me, snapshots, self._holdings, self.replicas, around.config.gone_after_s, around.name_of)
+
+    def stored(self, manifest: BlobManifest) -> None:
+        """Any thread: another part of the daemon put these shards."""
+        with contextlib.suppress(RuntimeError):  # the daemon ends
+            self._loop.call_soon_threadsafe(self._note_stored, manifest)
+
+    def _note_stored(self, manifest: BlobManifest) -> None:
+        for ref in manifest.shards:
+            self._holdings.note_came(ref.shard, ref.stored_bytes)
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 
@@ -209,7 +226,7 @@ class Objects:
 
     def _note_missing(self, shard: ShardId) -> None:
         if not self.store.has(shard):
-            self._holdings.note_left(shard)
+            self._holdings.note_damaged(shard)
 
     async def _tell_often(self) -> None:
         self._tell_all(self._holdings.offer())

@@ -155,11 +155,21 @@ class Replicas:
     async def repair(self, copies: Collection[Copy], shards: Mapping[ShardId, int]) -> None:
         """Makes those copies whose target is this peer. What cannot be had now is planned again in the next period."""
         mine = [ShardId(copy.shard) for copy in copies if copy.target == self._me and copy.shard in shards]
+        await self._repair({shard: shards[shard] for shard in mine})
+
+    async def bring_back(self, shards: Mapping[ShardId, int]) -> None:
+        """What should be here and is not, as far as somebody has it."""
+        for shard in shards.keys() & self._holdings.mine.keys():
+            if not self._store.has(shard):
+                self._holdings.note_damaged(shard)
+        await self._repair({shard: size_bytes for shard, size_bytes in shards.items() if self.sources(shard)})
+
+    async def _repair(self, mine: Mapping[ShardId, int]) -> None:
         if not mine:
             return
         log.info("shards.repairing", shards=len(mine))
         try:
-            missing = await self.fetch({shard: shards[shard] for shard in mine})
+            missing = await self.fetch(mine)
         except LocalError as error:
             log.warning("shards.not_repaired", error=str(error))
         else:

@@ -84,6 +84,8 @@ class Storekeeper:
         """Objects of which a shard has fewer copies than the goal, when they were last surveyed."""
         self.keep_also: list[Callable[[], Collection[ShardId]]] = []
         """Who knows of shards that no object names, such as those of snapshots: they are not collected. Called in a thread."""
+        self.want_also: list[Callable[[], Mapping[ShardId, int]]] = []
+        """Who knows of shards that should be here whoever else has them, and are not. Called in a thread."""
 
     def begin(self, tasks: TaskSet) -> None:
         survey_s = min(SURVEY_EVERY_S, self._settings.repair_period_s)
@@ -101,7 +103,11 @@ class Storekeeper:
         """Repairs, and collects what nothing needs here."""
         survey = await self.survey()
         await self._replicas.repair(survey.copies, _together(self._reach.objects()))
+        await self._replicas.bring_back(_together(await asyncio.to_thread(self._wanting)))
         await self._collect(survey.surplus)
+
+    def _wanting(self) -> list[Mapping[ShardId, int]]:
+        return [wanting() for wanting in self.want_also]
 
     async def _collect(self, surplus: frozenset[ShardId]) -> None:
         """Surplus copies go after the store's grace, if they are surplus all that time."""

@@ -129,8 +129,20 @@ class Snapshots:
         return state
 
     def missing(self, snapshot: Snapshot) -> list[ShardId]:
-        """Shards that this peer does not hold."""
-        return [ref.shard for ref in snapshot.blob.shards if not self._store.has(ref.shard)]
+        """Shards that this peer does not hold, by their names alone."""
+        return [shard for shard in _distinct(snapshot) if not self._store.has(shard)]
+
+    def verify(self, snapshot: Snapshot) -> list[ShardId]:
+        """Shards that this peer does not hold: reads all, and has the store set aside those that are damaged.
+
+        Raises StoreUnusable.
+        """
+        return [shard for shard in _distinct(snapshot) if not _can_read(self._store, shard)]
+
+    def wanting(self) -> dict[ShardId, int]:
+        """What all snapshots of this peer lack, with the bytes of each as it is kept."""
+        known = (snapshot for run in self.runs() for snapshot in self.of_run(run))
+        return {ref.shard: ref.stored_bytes for one in known for ref in one.blob.shards if not self._store.has(ref.shard)}
 
     def thin_out(self, run: str) -> list[Snapshot]:
         """Forgets the manifests that nobody needs any more, and returns them; their shards are the store's to collect."""
@@ -151,10 +163,9 @@ class Snapshots:
         """The shards of all snapshots: a collection of the store must keep them."""
         return {ref.shard for run in self.runs() for snapshot in self.of_run(run) for ref in snapshot.blob.shards}
 
-    def export(self, snapshot: Snapshot, folder: Path) -> Path:
-        """Writes FOLDER/model.safetensors: the model's tensors as float32, under their own names. Raises SnapshotDamaged,
-        StoreUnusable, StoreFull."""
-        state = self.load(snapshot)
+    def export(self, snapshot: Snapshot, state: OuterState, folder: Path) -> Path:
+        """Writes FOLDER/model.safetensors: the model's tensors as float32, under their own names. Raises StoreUnusable,
+        StoreFull. state: as `load` gave it."""
         model = snapshot.model()
         tensors = _tensors_of(model, state.count)
         header = make_header(tensors, _metadata(snapshot) | {"format": "pt"})
@@ -174,6 +185,19 @@ class Snapshots:
 
     def _of_run(self, run: str) -> Path:
         return self._folder / quote(run, safe="").replace(".", "%2E")
+
+
+def _distinct(snapshot: Snapshot) -> Iterable[ShardId]:
+    """In the order of the state."""
+    return dict.fromkeys(ref.shard for ref in snapshot.blob.shards)
+
+
+def _can_read(store: ShardStore, shard: ShardId) -> bool:
+    try:
+        store.get(shard)
+    except ShardMissing:
+        return False
+    return True
 
 
 def _read(path: Path) -> Snapshot | None:

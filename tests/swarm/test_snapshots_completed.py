@@ -1,0 +1,107 @@
+"""Snapshots of which every peer has lost something: together they have all, and what they lack they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from daemon_kit import PeerProcess, daemons, wait_for, wait_until_met
+from object_kit import shard_files
+from test_daemons_reborn import command, snapshots
+from trainer_kit import ENDLESS, PARTS, RUN, TrainerProcess, begin_together
+
+from ciuic_p2p.store.snapshots import Snapshots
+
+VALUES = 2_500_000
+"""Three shards: the first values; the last ones, and momentum; the rest of the momentum."""
+
+
+def shards_of(peer: PeerProcess, epoch: int) -> list[str]:
+    manifests = Snapshots(peer.home / "snapshots", None)  # type: ignore[arg-type]  # only manifests are read
+    return [ref.shard for one in manifests.of_run(RUN) if one.epoch == epoch for ref in one.blob.shards]
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def start(peers: list[PeerProcess]) -> None:
+    first, *others = peers
+    first.start()
+    for peer in others:
+        peer.start("--join", first.join)
+    wait_until_met(peers)
+
+
+def row(peer: PeerProcess, epoch: int) -> dict[str, Any]:
+    return next(one for one in snapshots(peer) if one["epoch"] == epoch)
+
+
+def test_a_newer_snapshot_is_put_together_from_what_the_peers_have_left(tmp_path: Path) -> None:
+    with daemons(tmp_path, CIUIC_STORE_RESERVE_BYTES="0", CIUIC_PROBE_PERIOD_S="0.5", CIUIC_GONE_AFTER_S="90") as made:
+        # given an older and a newer snapshot of three peers
+        peers = made.swarm("us", "eu", "as")
+        us, eu, asia = peers
+        trainers = [TrainerProcess(peer, part, VALUES) for peer, part in zip(peers, PARTS, strict=True)]
+        begin_together(trainers)
+        saved = []
+        for trainer in trainers:
+            trainer.train_until(ENDLESS)
+        for _ in range(2):
+            saved.append(json.loads(command(us, "snapshot", "save", RUN, "--json")))
+            for peer in peers:
+                wait_for(lambda peer=peer: has_complete(peer, saved[-1]["epoch"]), f"{peer.name} has it, complete")
+        older, newer = saved
+        assert older["epoch"] < newer["epoch"]
+        for trainer in trainers:
+            trainer.kill()
+        asia_id = asia.peer_id
+        for peer in peers:
+            peer.kill()
+
+        # when none has the newer one whole any more, and the only one with its first shard stays away
+        only_old = set(shards_of(us, older["epoch"])) - set(shards_of(us, newer["epoch"]))
+        assert only_old
+        first, second = shards_of(us, newer["epoch"])[:2]
+        flip(shard_files(us)[first])
+        shard_files(eu)[first].unlink()
+        flip(shard_files(eu)[second])
+        flip(shard_files(asia)[second])
+        start([us, eu])
+
+        # then the others give each other what they have, wait, and say for what and for whom
+        for peer in (us, eu):
+            wait_for(lambda peer=peer: row(peer, newer["epoch"])["missing_shards"] == 1, f"{peer.name} lacks one")
+            shown = row(peer, newer["epoch"])
+            assert shown["lost_shards"] == [first]
+            assert [one["here"] for one in shown["saved_by"] if one["peer_id"] == asia_id] == [False]
+            assert shown["must_return"] == [asia_id[-8:]]
+            waiting = peer.view("status")["recovering"]
+            assert [(one["epoch"], one["lost_shards"]) for one in waiting] == [(newer["epoch"], [first])]
+            assert peer.run(RUN) == {}
+        assert f"{asia_id[-8:]} must return" in command(us, "snapshot", "ls").replace("\n", " ")
+
+        # and go on from the newer one when it is back
+        asia.start("--join", us.join)
+        wait_until_met(peers)
+        for peer in peers:
+            wait_for(lambda peer=peer: peer.run(RUN).get("state_hash") == newer["state_hash"], f"{peer.name} goes on")
+            assert row(peer, newer["epoch"])["missing_shards"] == 0
+            assert peer.view("status")["recovering"] == []
+
+        # but where nobody has a shard of it, from the older one, without waiting for anybody
+        for peer in peers:
+            peer.kill()
+            shard_files(peer)[first].unlink()
+        start(peers)
+        for peer in peers:
+            wait_for(lambda peer=peer: peer.run(RUN).get("state_hash") == older["state_hash"], f"{peer.name} falls back")
+            assert row(peer, newer["epoch"])["lost_shards"] == [first]
+            assert row(peer, newer["epoch"])["must_return"] == []
+
+
+def has_complete(peer: PeerProcess, epoch: int) -> bool:
+    return any(one["epoch"] == epoch and one["complete"] for one in snapshots(peer))
