@@ -26,6 +26,10 @@ def draw_status(status: dict[str, Any]) -> RenderableType:
         ("store", _store(status.get("store"))),
     ):
         head.add_row(f"[bold]{label}[/bold]", cell(value))
+    for waiting in status.get("recovering", []):
+        head.add_row(
+            "[bold]waits[/bold]", _lost(waiting) or f"{cell(waiting['run'])} {cell(waiting['epoch'])}: being recovered"
+        )
     if not status["runs"]:
         return Group(head, "No run yet: ciuic.join(...) in a training script begins one.")
     runs = _table("run", "epoch", "training", "participating", "samples/s", "state hash", "last round")
@@ -197,7 +201,9 @@ def _store(facts: dict[str, Any] | None) -> str:
         return UNKNOWN
     quota = f" of {in_bytes(facts['quota_bytes'])}" if facts["quota_bytes"] is not None else ""
     short = f", {facts['under_replicated']} of them wait for copies" if facts["under_replicated"] else ""
-    return f"{facts['objects']} objects{short}; {in_bytes(facts['used_bytes'])}{quota} here in {facts['shards']} shards"
+    damaged = facts.get("damaged_shards", 0)
+    worn = f", {damaged} were damaged and {facts['repaired_shards']} of them came back" if damaged else ""
+    return f"{facts['objects']} objects{short}; {in_bytes(facts['used_bytes'])}{quota} here in {facts['shards']} shards{worn}"
 
 
 def _table(*columns: str) -> Table:

@@ -43,6 +43,7 @@ from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
 from ciuic_p2p.daemon.reconciling import Reconciling
 from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.replicas import Replicas
+from ciuic_p2p.daemon.scrubbing import Scrubber
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.daemon.shard_sending import Restraint, ShardSender
 from ciuic_p2p.daemon.storekeeping import CareSettings, Reach, Storekeeper, repeat
@@ -106,10 +107,13 @@ class Objects:
             self.store, Reach(self.catalogue), self._holdings, self.replicas, care, self._transfers.being_put
         )
 
+        self._scrubber = Scrubber(self.store, self._holdings, config.scrub_period_s, around.is_busy)
+
     async def start(self) -> None:
         """Raises StoreUnusable, StoreFull."""
         await asyncio.to_thread(self.catalogue.load)
         self._holdings.begin(await asyncio.to_thread(self._holdings.read_store))
+        self._tasks.spawn(self._scrubber.run())
         self.keeper.begin(self._tasks)
         self._tasks.spawn(repeat(TELL_EVERY_S, self._tell_often))
 
@@ -326,4 +330,9 @@ class Objects:
             "shards": len(self._holdings.mine),
             "objects": len(self.catalogue),
             "under_replicated": self.keeper.under_replicated,
+            "damaged_shards": self._holdings.damaged,
+            "repaired_shards": self._holdings.repaired,
+            "scrubbed_shards": self._scrubber.done.shards,
+            "scrubbed_bytes": self._scrubber.done.size_bytes,
+            "scrubbed_at_s": self._scrubber.standing.ended_at_s or None,
         }

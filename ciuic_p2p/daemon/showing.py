@@ -126,6 +126,10 @@ class Showing:
             "ciuic_store_used_bytes": store["used_bytes"],
             "ciuic_store_objects": store["objects"],
             "ciuic_store_objects_under_replicated": store["under_replicated"],
+            "ciuic_store_damaged_shards_total": store["damaged_shards"],
+            "ciuic_store_repaired_shards_total": store["repaired_shards"],
+            "ciuic_store_scrubbed_bytes_total": store["scrubbed_bytes"],
+            "ciuic_snapshots_waiting_for_peers": len(self._show_recovering()),
         }
         for host in self._runs.hosts():
             label = f'{{run="{host.run}"}}'

@@ -154,7 +154,7 @@ def test_an_exported_one_loads_with_safetensors_alone(tmp_path: Path, store: Dis
     torch_files = pytest.importorskip("safetensors.torch")
     state, snapshots = state_of(3), Snapshots(tmp_path / "snapshots", store)
     saved = snapshots.save(snapshot_of(state), state)
-    written = snapshots.export(saved, tmp_path / "here" / "and there")
+    written = snapshots.export(saved, state, tmp_path / "here" / "and there")
     for load in (numpy_files.load_file, torch_files.load_file):
         tensors = {name: np.asarray(tensor) for name, tensor in load(written).items()}
         assert {name: tensor.shape for name, tensor in tensors.items()} == {name: shape for name, shape, _ in ENTRIES}
