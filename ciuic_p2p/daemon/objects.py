@@ -40,6 +40,7 @@ from ciuic_p2p.core.shard_messages import (
 from ciuic_p2p.core.vectors import VersionVector
 from ciuic_p2p.daemon.catalogue import Catalogue
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
+from ciuic_p2p.daemon.rebuilding import Rebuilder
 from ciuic_p2p.daemon.reconciling import Reconciling
 from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.replicas import Replicas
@@ -52,8 +53,9 @@ from ciuic_p2p.errors import LocalError, ObjectMissing, PeerUnreachable
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import Transport
 from ciuic_p2p.store.disk import DiskStore
-from ciuic_p2p.store.manifests import BlobManifest
+from ciuic_p2p.store.manifests import BlobManifest, CodedManifest
 from ciuic_p2p.store.snapshots import Snapshots
+from ciuic_p2p.tensors.erasure import Code
 from ciuic_p2p.terms import PeerId, ShardId
 
 CATALOGUE_FOLDER = "objects"
@@ -100,11 +102,12 @@ class Objects:
         self.reader = ShardReader(around.transport, self._link, self._tasks)
         self.replicas = Replicas(me, self.store, self._holdings, self.reader, self._send, around.rtt_ms, self._tasks)
         self._reconciling = Reconciling(self.catalogue, around.swarm, self._send, self._tell_all, self._tasks)
+        rebuilder = Rebuilder(self.store, self._holdings, self.replicas, self.reader)
         self._transfers = Transfers(
-            me, self.store, self._holdings, self.replicas, self.reader, self._send, around.name_of, config.replicas
+            me, self.store, self._holdings, self.replicas, self.reader, self._send, around.name_of, config.replicas, rebuilder
         )
         self.keeper = Storekeeper(
-            self.store, Reach(self.catalogue), self._holdings, self.replicas, care, self._transfers.being_put
+            self.store, Reach(self.catalogue), self._holdings, self.replicas, rebuilder, care, self._transfers.being_put
         )
 
         self._scrubber = Scrubber(self.store, self._holdings, config.scrub_period_s, around.is_busy)
@@ -238,12 +241,12 @@ class Objects:
 
     # -- what this machine asks ------------------------------------------------------------------------------------------
 
-    async def put(self, path: Path, name: ObjectName, told: Told) -> dict[str, Any]:
-        """The object as `stat` shows it; enough peers hold it when this returns.
+    async def put(self, path: Path, name: ObjectName, told: Told, code: Code | None = None) -> dict[str, Any]:
+        """The object as `stat` shows it; enough peers hold it when this returns. code: parity instead of copies.
 
         Raises LocalError, StoreFull, StoreUnusable, TooFewCopies. Nobody ever sees a version without its bytes.
         """
-        async with self._transfers.put(path, told) as manifest:
+        async with self._transfers.put(path, told, code) as manifest:
             await self._write(name, manifest.encode(), manifest.size_bytes, manifest.blob)
         return self.stat(name)
 
@@ -292,7 +295,8 @@ class Objects:
         """Raises ObjectMissing."""
         version = self._require(name)
         assert version.manifest is not None
-        shards = {ref.shard for ref in BlobManifest.decode(version.manifest).shards}
+        manifest = BlobManifest.decode(version.manifest)
+        shards = {ref.shard for ref in manifest.kept}
         present = self._holdings.present()
         versions = self.catalogue.versions(name)
         heads = find_heads(versions)
@@ -300,9 +304,19 @@ class Objects:
             **self._row(version),
             "shards": len(shards),
             "copies": min((len(self._holdings.holders_of(shard) & present) for shard in shards), default=len(present)),
+            **self._coding(manifest),
             "versions": [self._row(each) | {"head": each in heads} for each in versions],
             "conflicts": [self._row(head) for head in heads if head != version],
         }
+
+    def _coding(self, manifest: BlobManifest) -> dict[str, Any]:
+        """erasure: "K+M", None where there are copies. spare_shards: how many more may be lost of the worst stripe."""
+        if not isinstance(manifest, CodedManifest):
+            return {"erasure": None, "spare_shards": None}
+        present = self._holdings.present()
+        held = {ref.shard for ref in manifest.kept if self._holdings.holders_of(ref.shard) & present}
+        spare = (sum(shard in held for shard in each.shards) - len(each.data) for each in manifest.stripes())
+        return {"erasure": str(manifest.code), "spare_shards": min(spare, default=manifest.m)}
 
     def _require(self, name: ObjectName) -> ObjectVersion:
         version = self.catalogue.current(name)

@@ -11,20 +11,28 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from ciuic_p2p.core.hedging import WantedShard
 from ciuic_p2p.core.messages import Message
 from ciuic_p2p.core.objects import ObjectName
 from ciuic_p2p.core.shard_messages import DeclineShards
+from ciuic_p2p.core.stripes import Stripe
 from ciuic_p2p.daemon.copying import Copying
 from ciuic_p2p.daemon.filing import Cutting, Partial
 from ciuic_p2p.daemon.holdings import Holdings
+from ciuic_p2p.daemon.rebuilding import Rebuilder, read_from
 from ciuic_p2p.daemon.replicas import Replicas
 from ciuic_p2p.daemon.shard_reading import ShardReader
+from ciuic_p2p.daemon.spreading import Spreading
 from ciuic_p2p.errors import LocalError, ObjectUnreadable, ShardMissing
 from ciuic_p2p.store.disk import DiskStore
-from ciuic_p2p.store.manifests import BlobManifest
+from ciuic_p2p.store.manifests import BlobManifest, CodedManifest
 from ciuic_p2p.store.pipeline import in_order
+from ciuic_p2p.tensors.erasure import Code
 from ciuic_p2p.terms import PeerId, ShardId
+
+log = structlog.get_logger(__name__)
 
 TRIES = 2
 """Of a get, at what did not come: others may be known to hold it by then."""
@@ -48,8 +56,10 @@ class Transfers:
         send: Callable[[PeerId, Message], None],
         name_of: Callable[[PeerId], str],
         goal: int,
+        rebuilder: Rebuilder,
     ) -> None:
-        """send: raises PeerUnreachable. goal: copies of each shard."""
+        """send: raises PeerUnreachable. goal: copies of each shard, but of those that have parity."""
+        self._rebuilder = rebuilder
         self._me = me
         self._store = store
         self._holdings = holdings
@@ -71,32 +81,44 @@ class Transfers:
     # -- put -----------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def put(self, path: Path, told: Told) -> AsyncIterator[BlobManifest]:
-        """Within it, enough peers hold the file's shards, and this one lets go of none.
+    async def put(self, path: Path, told: Told, code: Code | None = None) -> AsyncIterator[BlobManifest]:
+        """Within it, enough peers hold the file's shards, and this one lets go of none. code: instead of copies.
 
         Raises LocalError, StoreFull, StoreUnusable, TooFewCopies.
         """
-        copying = Copying(self._me, self._holdings, self._send, self._name_of, self._goal)
+        if code is None:
+            copying = Copying(self._me, self._holdings, self._send, self._name_of, self._goal)
+        else:
+            copying = Spreading(self._me, self._holdings, self._send, self._name_of)
         self._copying[copying] = set()
         try:
-            yield await self._cut_and_copy(path, copying, told)
+            yield await self._cut_and_copy(path, copying, told, code)
         finally:
             del self._copying[copying]
 
-    async def _cut_and_copy(self, path: Path, copying: Copying, told: Told) -> BlobManifest:
+    async def _cut_and_copy(self, path: Path, copying: Copying, told: Told, code: Code | None) -> BlobManifest:
         loop = asyncio.get_running_loop()
 
         def put_here(shard: ShardId, size_bytes: int) -> None:
             if copying in self._copying:
                 self._copying[copying].add(shard)
                 self._holdings.note_came(shard, size_bytes)
-                copying.add(shard, size_bytes)
+                if not isinstance(copying, Spreading):
+                    copying.add(shard, size_bytes)
+
+        def coded_here(stripe: Stripe) -> None:
+            if copying in self._copying and isinstance(copying, Spreading):
+                copying.add_stripe(stripe)
 
         def from_thread(shard: ShardId, size_bytes: int) -> None:
             with contextlib.suppress(RuntimeError):  # the daemon ends
                 loop.call_soon_threadsafe(put_here, shard, size_bytes)
 
-        cutting = Cutting(self._store, path, from_thread)
+        def coded_from_thread(stripe: Stripe) -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(coded_here, stripe)
+
+        cutting = Cutting(self._store, path, from_thread, code, coded_from_thread)
         reporting = loop.create_task(_report(lambda: told(min(copying.done_bytes, cutting.size_bytes), cutting.size_bytes)))
         cut = loop.create_task(asyncio.to_thread(cutting.cut))
         cut.add_done_callback(lambda _: copying.all_added())
@@ -149,10 +171,29 @@ class Transfers:
             for _ in range(TRIES):
                 wanted = [self._wanted(shard, refs[shard].stored_bytes) for shard in missing]
                 await self._reader.read(wanted, partial.take, came)
+                if missing and isinstance(manifest, CodedManifest):
+                    await self._decode(partial, manifest, list(missing), came)
             if missing:
                 raise self._unreadable(name, list(missing))
         finally:
             await _end(reporting)
+
+    async def _decode(
+        self, partial: Partial, manifest: CodedManifest, missing: list[ShardId], came: Callable[[ShardId], None]
+    ) -> None:
+        """What did not come, from the rest of its stripes."""
+
+        def have(shard: ShardId) -> bytes | None:
+            return partial.give(shard) or read_from(self._store, shard)
+
+        for stripe in manifest.stripes():
+            lost = [shard for shard in stripe.data if shard in missing]
+            made = await self._rebuilder.rebuild(stripe, lost, have) if lost else {}
+            for shard, data in made.items():
+                await asyncio.to_thread(partial.take, shard, data)
+                came(shard)
+            if made:
+                log.info("object.decoded", shards=len(made))
 
     async def _take_from_here(self, partial: Partial, shards: list[ShardId], came: Callable[[ShardId], None]) -> None:
         here = [shard for shard in shards if shard in self._holdings.mine]
