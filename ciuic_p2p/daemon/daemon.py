@@ -384,7 +384,7 @@ class Daemon:
     # -- what this machine asks (local.server.TrainerHost) -----------------------------------------------------------------
 
     async def attach(self, trainer: Trainer, attach: Attach) -> None:
-        await self._runs.recovered(attach.run)
+        await self._runs.recovered(trainer)
         self._runs.attach(trainer, attach)
 
     async def progress(self, trainer: Trainer, progress: Progress) -> None:

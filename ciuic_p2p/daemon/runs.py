@@ -140,10 +140,12 @@ class Runs:
         finally:
             tried.set()
 
-    async def recovered(self, run: str) -> None:
-        """Returns when the run is not being recovered, or was tried to: until then a trainer would begin it anew."""
-        if run in self._tried:
-            await self._tried[run].wait()
+    async def recovered(self, trainer: Trainer) -> None:
+        """Returns when its run is not being recovered, or was tried to: until then a trainer would begin it anew."""
+        tried = self._tried.get(trainer.run)
+        if tried is not None and not tried.is_set():
+            trainer.say_waiting("the run's newest snapshot is not whole here; other peers are asked for the rest")
+            await tried.wait()
 
     def begin_from(self, snapshot: Snapshot, state: OuterState) -> None:
         """Raises LocalError when the run has a state here already."""
