@@ -34,7 +34,7 @@ def put(
     code = None if erasure is None else _code(erasure)
     with _progress(f"put {file.name}") as moved:
         row = Client(home).upload_file(file, address, moved, erasure=code)
-    kept = f"{row['copies']} copies" if code is None else f"{row['erasure']}, {row['spare_shards']} shards may be lost"
+    kept = f"{row['copies']} copies" if code is None else f"{row['erasure']}, {row['spare_peers']} peers may be lost"
     _say(row, as_json, f"{row['address']}: {kept}")
 
 

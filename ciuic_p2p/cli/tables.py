@@ -140,6 +140,10 @@ def draw_plan(plan: dict[str, Any]) -> RenderableType:
     return Group(head, "", peers, "", others)
 
 
+MOST_NAMED = 8
+"""Shards; `--json` has all of them."""
+
+
 def draw_snapshots(snapshots: list[dict[str, Any]]) -> RenderableType:
     """Saved states, run by run."""
     table = _table("run", "epoch", "saved at", "size", "complete", "saved by", "shards missing", "state")
@@ -164,7 +168,8 @@ def _lost(snapshot: dict[str, Any]) -> str:
     lost = snapshot.get("lost_shards", [])
     if not lost:
         return ""
-    shards = ", ".join(f"{shard[:12]}…" for shard in lost)
+    shards = ", ".join(f"{shard[:12]}…" for shard in lost[:MOST_NAMED])
+    shards += f" and {len(lost) - MOST_NAMED} more shards" if len(lost) > MOST_NAMED else ""
     who = f"{listed(snapshot['must_return'])} must return" if snapshot["must_return"] else "no peer that is known had them"
     others = sorted(set(snapshot["may_help"]) - set(snapshot["must_return"]))
     instead = f" (or {listed(others)})" if others and snapshot["must_return"] else ""

@@ -130,6 +130,23 @@ def spare_shards(stripe: Stripe, holders: Holders, census: Census) -> int:
     return sum(_has(shard, holders, census.staying) for shard in stripe.shards) - len(stripe.data)
 
 
+def spare_peers(stripe: Stripe, holders: Holders, peers: Collection[PeerId]) -> int:
+    """So many of these peers, whichever, may be lost at least; less than 0: it cannot be read.
+
+    As if each shard were with one of its holders alone: who put an object lets go of what belongs to others.
+    """
+    loads: Counter[PeerId] = Counter()
+    able = [[peer for peer in sorted(holders.get(shard, ())) if peer in peers] for shard in stripe.shards]
+    for those in sorted(able, key=len):
+        if those:
+            loads[min(those, key=lambda peer: loads[peer])] += 1
+    left, spare = loads.total(), -1
+    for load in (0, *sorted(loads.values(), reverse=True)):
+        left -= load
+        spare += left >= len(stripe.data)
+    return spare
+
+
 def can_be_read(stripe: Stripe, holders: Holders, peers: Collection[PeerId]) -> bool:
     """Whether these peers have enough of it."""
     return sum(_has(shard, holders, peers) for shard in stripe.shards) >= len(stripe.data)

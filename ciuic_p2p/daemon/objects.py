@@ -37,6 +37,7 @@ from ciuic_p2p.core.shard_messages import (
     StoreTold,
     VersionsTold,
 )
+from ciuic_p2p.core.stripes import spare_peers
 from ciuic_p2p.core.vectors import VersionVector
 from ciuic_p2p.daemon.catalogue import Catalogue
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
@@ -310,13 +311,19 @@ class Objects:
         }
 
     def _coding(self, manifest: BlobManifest) -> dict[str, Any]:
-        """erasure: "K+M", None where there are copies. spare_shards: how many more may be lost of the worst stripe."""
+        """erasure: "K+M", None where there are copies. The others: how many more may be lost, by the stripe that can least."""
         if not isinstance(manifest, CodedManifest):
-            return {"erasure": None, "spare_shards": None}
+            return {"erasure": None, "spare_shards": None, "spare_peers": None}
         present = self._holdings.present()
-        held = {ref.shard for ref in manifest.kept if self._holdings.holders_of(ref.shard) & present}
-        spare = (sum(shard in held for shard in each.shards) - len(each.data) for each in manifest.stripes())
-        return {"erasure": str(manifest.code), "spare_shards": min(spare, default=manifest.m)}
+        holders = {ref.shard: self._holdings.holders_of(ref.shard) & present for ref in manifest.kept}
+        stripes = manifest.stripes()
+        shards = (sum(bool(holders[shard]) for shard in each.shards) - len(each.data) for each in stripes)
+        peers = (spare_peers(each, holders, present) for each in stripes)
+        return {
+            "erasure": str(manifest.code),
+            "spare_shards": min(shards, default=manifest.m),
+            "spare_peers": min(peers, default=len(present)),
+        }
 
     def _require(self, name: ObjectName) -> ObjectVersion:
         version = self.catalogue.current(name)

@@ -170,7 +170,8 @@ def _copied(objects: Iterable[Kept]) -> dict[ShardId, int]:
 
 
 def _stripes(objects: Iterable[Kept]) -> list[Stripe]:
-    return [stripe for kept in objects for stripe in kept.stripes]
+    """Each once, in however many objects it is."""
+    return list(dict.fromkeys(stripe for kept in objects for stripe in kept.stripes))
 
 
 def _together(sizes: Iterable[Mapping[ShardId, int]]) -> dict[ShardId, int]:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ciuic_p2p.core.placement import Holder
 from ciuic_p2p.core.repairs import Census
-from ciuic_p2p.core.stripes import FetchShard, Stripe, assign, can_be_read, plan_stripes, spare_shards, surplus_of
+from ciuic_p2p.core.stripes import (
+    FetchShard,
+    Stripe,
+    assign,
+    can_be_read,
+    plan_stripes,
+    spare_peers,
+    spare_shards,
+    surplus_of,
+)
 from ciuic_p2p.terms import PeerId, ShardId
 
 ROOM = 1 << 40
@@ -115,3 +126,21 @@ def test_what_too_few_have_is_not_rebuilt() -> None:
     census = Census(holders, {}, now=0.0)
     assert not [each for each in plan_stripes([stripe], held, census) if not isinstance(each, FetchShard)]
     assert spare_shards(stripe, held, census) == -1
+
+
+@given(shapes, st.data())
+def test_as_many_peers_as_it_says_may_be_lost(shape: tuple[int, int, int], data: st.DataObject) -> None:
+    stripe, everyone = stripe_of(*shape), [holder.peer for holder in peers(6)]
+    held = {shard: data.draw(st.sets(st.sampled_from(everyone), max_size=3)) for shard in stripe.shards}
+    spare = spare_peers(stripe, held, everyone)
+    assert (spare < 0) == (not can_be_read(stripe, held, everyone))
+    for lost in combinations(everyone, max(spare, 0)):
+        assert spare < 0 or can_be_read(stripe, held, set(everyone) - set(lost))
+
+
+def test_each_on_a_peer_of_its_own_it_can_lose_as_many_as_it_has_parity() -> None:
+    stripe, everyone = stripe_of(3, 2), peers(5)
+    held: Held = {shard: {holder.peer} for shard, holder in zip(stripe.shards, everyone, strict=True)}
+    assert spare_peers(stripe, held, [holder.peer for holder in everyone]) == 2
+    on_two: Held = {shard: {everyone[place % 2].peer} for place, shard in enumerate(stripe.shards)}
+    assert spare_peers(stripe, on_two, [holder.peer for holder in everyone]) == 0

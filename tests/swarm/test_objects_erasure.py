@@ -20,7 +20,7 @@ def test_two_of_five_peers_are_lost_of_an_object_of_three_and_two(tmp_path: Path
         peers = made.swarm("us", "eu", "as", "sa", "af")
         source = make_file(tmp_path / "source.bin", 6 * MB)
         status, out, err = said(command(peers[0], "put", str(source), ADDRESS, "--erasure", "3+2"))
-        assert (status, out) == (0, f"{ADDRESS}: 3+2, 2 shards may be lost\n"), err
+        assert (status, out) == (0, f"{ADDRESS}: 3+2, 2 peers may be lost\n"), err
         for peer in peers:
             wait_for(lambda peer=peer: addresses(peer) == [ADDRESS], f"{peer.name} lists it")
         shards = set(shard_files(peers[0]))
