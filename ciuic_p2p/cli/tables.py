@@ -27,9 +27,7 @@ def draw_status(status: dict[str, Any]) -> RenderableType:
     ):
         head.add_row(f"[bold]{label}[/bold]", cell(value))
     for waiting in status.get("recovering", []):
-        head.add_row(
-            "[bold]waits[/bold]", _lost(waiting) or f"{cell(waiting['run'])} {cell(waiting['epoch'])}: being recovered"
-        )
+        head.add_row("[bold]waits[/bold]", _waiting(waiting))
     if not status["runs"]:
         return Group(head, "No run yet: ciuic.join(...) in a training script begins one.")
     runs = _table("run", "epoch", "training", "participating", "samples/s", "state hash", "last round")
@@ -161,6 +159,14 @@ def draw_snapshots(snapshots: list[dict[str, Any]]) -> RenderableType:
             cell(one["state_hash"])[:12],
         )
     return Group(table, *notes)
+
+
+def _waiting(snapshot: dict[str, Any]) -> str:
+    """What a run waits for before it goes on."""
+    which = f"{cell(snapshot['run'])} {cell(snapshot['epoch'])}"
+    if not snapshot["complete"]:
+        return f"{which}: until enough others have said whether they saved the same"
+    return _lost(snapshot) or f"{which}: the rest comes from other peers"
 
 
 def _lost(snapshot: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -65,8 +65,11 @@ class Recovering:
         """States all of whose shards were read, so that what is in the store is known to be right."""
 
     async def newest(self, run: str) -> Found | None:
-        """The one that the run should go on from, if all of it is here."""
-        for snapshot in (await self._candidates(run))[:1]:
+        """The one that the run should go on from, if that is certain and all of it is here."""
+        candidates = await self._candidates(run)
+        if _promising(candidates) is not None:
+            return None
+        for snapshot in candidates[:1]:
             with contextlib.suppress(SnapshotDamaged):
                 return snapshot, await asyncio.to_thread(self._snapshots.load, snapshot)
         return None
@@ -79,6 +82,7 @@ class Recovering:
         deadline_s = self._loop.time() + self._gone_after_s
         self._waiting[run] = None
         try:
+            await self._confirm(await self._candidates(run), deadline_s)
             for snapshot in await self._candidates(run):
                 found = await self._complete_and_load(snapshot, deadline_s)
                 if found is not None:
@@ -129,6 +133,7 @@ class Recovering:
             {
                 "run": run,
                 "epoch": waiting.snapshot.epoch,
+                "complete": waiting.snapshot.is_complete,
                 "missing_shards": len(waiting.shortfall.missing),
                 **self.describe(waiting.snapshot, waiting.shortfall),
             }
@@ -142,6 +147,40 @@ class Recovering:
         """Best first: complete ones, the newest of them; others may have saved the same as those that are not."""
         known = await asyncio.to_thread(self._snapshots.of_run, run)
         return sorted(known, key=lambda one: (one.is_complete, one.epoch), reverse=True)
+
+    async def _confirm(self, candidates: list[Snapshot], deadline_s: float) -> None:
+        """A newer one than the newest complete one may be as good: its peers died before they had told each other. Who holds
+        all shards of it has saved the same, and tells so in its inventory."""
+        newer = _promising(candidates)
+        while newer is not None:
+            self._holdings.changed.clear()
+            supporters = {self._me, *newer.witnesses, *self._holders_of_all(newer)}
+            if len(supporters) >= newer.quorum:
+                await self._note_complete(newer, len(supporters))
+                return
+            self._waiting[newer.run] = Waiting(
+                snapshot=newer, shortfall=self.shortfall(newer, await asyncio.to_thread(self._snapshots.missing, newer))
+            )
+            others = {peer for one in candidates for peer in one.witnesses} - {self._me}
+            if all(self._is_here_and_told(peer) for peer in others) or self._loop.time() >= deadline_s:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline_s):
+                    await self._holdings.changed.wait()
+
+    async def _note_complete(self, snapshot: Snapshot, peers: int) -> None:
+        log.info("snapshot.confirmed", run=snapshot.run, epoch=snapshot.epoch, peers=peers)
+        try:
+            await asyncio.to_thread(self._snapshots.note, replace(snapshot, is_complete=True))
+        except LocalError as error:  # then an older one is taken; this one stays for later
+            log.error("snapshot.not_noted", run=snapshot.run, epoch=snapshot.epoch, error=str(error))
+
+    def _holders_of_all(self, snapshot: Snapshot) -> set[PeerId]:
+        shards = {ref.shard for ref in snapshot.blob.shards}
+        return {peer for peer, held in self._holdings.everyone() if peer != self._me and shards <= held.keys()}
+
+    def _is_here_and_told(self, peer: PeerId) -> bool:
+        return peer in self._holdings.here() and self._holdings.has_told_all(peer)
 
     async def _complete_and_load(self, snapshot: Snapshot, deadline_s: float) -> OuterState | None:
         try:
@@ -211,3 +250,11 @@ class Recovering:
         who = " and ".join(self._names(shortfall.must_return)) or "nobody that is known"
         why = f"{len(shortfall.lost)} of its {count} shards ({lost}) are with nobody here, and with {who} elsewhere"
         return SnapshotDamaged(snapshot.run, snapshot.epoch, why)
+
+
+def _promising(candidates: list[Snapshot]) -> Snapshot | None:
+    """The newest that is not known to be complete, where an older one is: best first as `_candidates` has them."""
+    if not candidates or not candidates[0].is_complete:
+        return None
+    newer = [one for one in candidates if not one.is_complete and one.epoch > candidates[0].epoch and one.quorum]
+    return max(newer, key=lambda one: one.epoch, default=None)

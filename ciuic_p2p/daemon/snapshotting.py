@@ -13,7 +13,7 @@ import structlog
 
 from ciuic_p2p.core.messages import Message, SaveSnapshot, SnapshotSaved, encode
 from ciuic_p2p.core.signing import verify
-from ciuic_p2p.core.snapshotting import Snapshotting
+from ciuic_p2p.core.snapshotting import Snapshotting, quorum_of
 from ciuic_p2p.daemon.versions import Loan
 from ciuic_p2p.errors import LocalError, MalformedMessage
 from ciuic_p2p.store.blobs import BlobManifest
@@ -143,6 +143,7 @@ class RunSnapshots:
             witnesses=(self._keeper.me,),
             is_complete=False,
             blob=_NO_BLOB,
+            quorum=quorum_of(len({self._keeper.me, *moment.members})),
         )
         began_s = time.monotonic()
         try:

@@ -40,6 +40,7 @@ WHOLE = "ciuic.anchor"
 """The name of the one tensor where nobody knows the model's own."""
 LARGEST_MANIFEST_BYTES = 32 << 20
 _SUFFIX = ".snapshot"
+_FIELDS_BEFORE_QUORUM = 13
 _VALUES_AT_ONCE = 1 << 20
 
 
@@ -66,6 +67,8 @@ class Snapshot:
     is_complete: bool
     """More than half of those in the mean did (core/snapshotting.py)."""
     blob: BlobManifest
+    quorum: int = 0
+    """So many witnesses make it complete; 0 where the version of this program that saved it did not keep that."""
 
     @property
     def size_bytes(self) -> int:
@@ -205,7 +208,10 @@ def _read(path: Path) -> Snapshot | None:
         data = files.read_whole(path, LARGEST_MANIFEST_BYTES)
         if data is None:
             raise MalformedMessage(None, "the disk does not give it back")
-        found: Snapshot = wire.from_wire(Snapshot, wire.unpack(data, LARGEST_MANIFEST_BYTES))
+        value = wire.unpack(data, LARGEST_MANIFEST_BYTES)
+        if isinstance(value, list) and len(value) == _FIELDS_BEFORE_QUORUM:
+            value.append(0)
+        found: Snapshot = wire.from_wire(Snapshot, value)
     except (OSError, MalformedMessage) as error:
         _log.warning("snapshot.unreadable", file=str(path), error=str(error))
         return None

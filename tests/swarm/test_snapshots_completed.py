@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from daemon_kit import PeerProcess, daemons, wait_for
-from object_kit import shard_files
+from object_kit import client, shard_files
 from test_daemons_reborn import command, snapshots
 from trainer_kit import ENDLESS, PARTS, RUN, TrainerProcess, begin_together
 
@@ -42,7 +41,7 @@ def test_a_newer_snapshot_is_put_together_from_what_the_peers_have_left(tmp_path
         for trainer in trainers:
             trainer.train_until(ENDLESS)
         for _ in range(2):
-            saved.append(json.loads(command(us, "snapshot", "save", RUN, "--json")))
+            saved.append(client(us).save_checkpoint(RUN))
             for peer in peers:
                 wait_for(lambda peer=peer: has_complete(peer, saved[-1]["epoch"]), f"{peer.name} has it, complete")
         older, newer = saved

@@ -185,3 +185,12 @@ def test_leftovers_of_a_killed_save_are_no_snapshot(tmp_path: Path, store: DiskS
     for one in again.of_run("mnist"):
         assert again.load(one).anchor.tobytes() == state_of(one.epoch % 3).anchor.tobytes()
     assert state.count
+
+
+def test_one_that_was_saved_before_quorums_were_kept_is_read(tmp_path: Path, store: DiskStore) -> None:
+    state, snapshots = state_of(4), Snapshots(tmp_path / "snapshots", store)
+    saved = snapshots.save(snapshot_of(state, quorum=3), state)
+    (file,) = (tmp_path / "snapshots").glob("*/*.snapshot")
+    assert snapshots.of_run("mnist") == [saved]
+    file.write_bytes(msgpack.packb(msgpack.unpackb(file.read_bytes())[:-1]))
+    assert snapshots.of_run("mnist") == [replace(saved, quorum=0)]
