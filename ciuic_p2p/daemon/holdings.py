@@ -142,8 +142,8 @@ class Holdings:
             self._tell_soon()
 
     def note_damaged(self, shard: ShardId) -> None:
-        """The disk has it no more, or gives back something else; it was set aside."""
-        if shard not in self._damaged:
+        """The disk has it no more, or gives back something else; it was set aside. What was never here is no loss."""
+        if shard in self.mine and shard not in self._damaged:
             self._damaged.add(shard)
             self.damaged += 1
         self.note_left(shard)
