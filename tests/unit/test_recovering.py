@@ -124,6 +124,33 @@ def test_what_is_certain_is_not_waited_for(tmp_path: Path, newer: dict[str, Any]
     play(tmp_path, scenario, gone_after_s=3600.0, **newer)
 
 
+def test_an_older_one_is_taken_only_once_nobody_can_have_what_the_newer_one_lacks(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        # given a newer complete one with a flipped bit, which two others saved as well
+        shard = scene.newer.blob.shards[0].shard
+        file = scene.store.folder / "shards" / shard[:2] / shard
+        file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+        assert await scene.recovering.newest("mnist") is None
+        recovery = asyncio.ensure_future(scene.recovering.recover("mnist"))
+        await scene.waits(recovery)
+        (waiting,) = scene.recovering.describe_waiting()
+        assert (waiting["epoch"], waiting["lost_shards"], waiting["must_return"]) == (9, [shard], [A])
+
+        # when one is here and has lost it too, the other one is still waited for
+        scene.arrives(A, scene.older)
+        while scene.recovering.describe_waiting()[0]["must_return"] != [B]:  # noqa: ASYNC110 — nobody is told
+            await asyncio.sleep(0)
+        assert not recovery.done()
+
+        # and when that one has lost it as well, then nobody is
+        scene.arrives(B, scene.older)
+        found = await recovery
+        assert found is not None
+        assert found[0].epoch == 7
+
+    play(tmp_path, scenario, gone_after_s=3600.0, is_complete=True, witnesses=(A, B, ME))
+
+
 def test_one_that_nobody_has_whole_names_who_must_return(tmp_path: Path) -> None:
     async def scenario(scene: Scene) -> None:
         shard = scene.newer.blob.shards[0].shard
