@@ -112,13 +112,16 @@ class Daemon:
         self._exit.callback(self._keeper.close)
         self._objects = Objects(self._object_surroundings(), self._store)  # before sessions, which bring messages for it
         self._objects.keeper.keep_also.append(self._snapshots.reachable)
+        self._objects.keeper.want_also.append(self._snapshots.wanting)
+        self._keeper.stored = self._objects.stored
         self._exit.push_async_callback(self._objects.close)
         await self._objects.start()
         self._exit.callback(self._pool.shutdown, wait=False, cancel_futures=True)
         work = await self._exit.enter_async_context(_Tasks())
         self._runs = Runs(self._surroundings(work.group), self._seed_wait_s, self._discovery.publish_soon)
         self._hosts = self._runs.hosts
-        await self._runs.restore()
+        self._recovering = self._objects.recovering(self._snapshots)
+        await self._runs.restore(self._recovering)
         self._exit.push_async_callback(self._network.stop)  # after the sessions: relayed ones say goodbye through it
         self._bound = await self._sessions.start()  # from here on there are messages, for runs as for objects
         self._exit.push_async_callback(self._sessions.stop)
@@ -127,8 +130,8 @@ class Daemon:
         self._network.set_stream_handler(self._sessions.accept_stream)
         self._sessions.use_relay(self._network.open_stream)
         chores = await self._exit.enter_async_context(_Tasks())
-        self._exit.callback(self._runs.close)  # while the others still hear it
-        self._desk = SnapshotDesk(self._runs, self._snapshots)
+        self._exit.push_async_callback(self._runs.close)  # while the others still hear it
+        self._desk = SnapshotDesk(self._runs, self._snapshots, self._recovering)
         self._showing = Showing(
             self.config,
             self._swarm.swarm_id,
@@ -138,6 +141,7 @@ class Daemon:
             self._network_measured,
             self._pathfinder.show,
             self._objects.describe,
+            self._recovering.describe_waiting,
         )
         self._discovery.start()
         self._exit.push_async_callback(self._discovery.stop)
@@ -381,6 +385,7 @@ class Daemon:
     # -- what this machine asks (local.server.TrainerHost) -----------------------------------------------------------------
 
     async def attach(self, trainer: Trainer, attach: Attach) -> None:
+        await self._runs.recovered(trainer)
         self._runs.attach(trainer, attach)
 
     async def progress(self, trainer: Trainer, progress: Progress) -> None:

@@ -18,11 +18,14 @@ from typing import cast
 
 from blake3 import blake3
 
+from ciuic_p2p.core.stripes import Stripe
 from ciuic_p2p.errors import LocalError, StoreFull
 from ciuic_p2p.store.blobs import SHARD_BYTES, BlobManifest, open_shard, write_blob
+from ciuic_p2p.store.coding import add_parity, coded_shard_bytes
 from ciuic_p2p.store.direct import open_direct, write_at
 from ciuic_p2p.store.manifests import ShardRef
 from ciuic_p2p.store.shards import ShardStore, shard_id_of
+from ciuic_p2p.tensors.erasure import Code
 from ciuic_p2p.terms import LARGEST_SHARD_BYTES, ShardId
 
 MOST_OBJECT_SHARDS = 6000
@@ -35,11 +38,23 @@ _MOST_KEPT_BYTES = 64 << 20
 class Cutting:
     """One file that is put into a store."""
 
-    def __init__(self, store: ShardStore, path: Path, put: Callable[[ShardId, bytes | memoryview], None]) -> None:
-        """put: told of each shard that is durable, and its bytes, which nobody changes; in threads."""
+    def __init__(
+        self,
+        store: ShardStore,
+        path: Path,
+        put: Callable[[ShardId, bytes | memoryview], None],
+        code: Code | None = None,
+        coded: Callable[[Stripe], None] = lambda _: None,
+    ) -> None:
+        """put: told of each shard that is durable, and its bytes, which nobody changes; in threads.
+
+        code: also makes parity; coded: told of each stripe then.
+        """
         self._store = store
         self._path = path
         self._put = put
+        self._code = code
+        self._coded = coded
         self._is_wanted = True
         self.size_bytes = 0
         """Of the file; 0 until it was opened."""
@@ -50,12 +65,21 @@ class Cutting:
             before = os.fstat(descriptor)
             self.size_bytes = before.st_size
             manifest = write_blob(
-                cast(ShardStore, self), file, size_bytes=before.st_size, shard_bytes=shard_bytes_for(before.st_size)
+                cast(ShardStore, self), file, size_bytes=before.st_size, shard_bytes=self._shard_bytes(before.st_size)
             )
             after = os.fstat(descriptor)
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                 raise LocalError(f"{self._path} was changed while it was read", "put it again when nobody writes it")
-        return manifest
+        if self._code is None:
+            return manifest
+        return add_parity(cast(ShardStore, self), manifest, self._code, self._coded)
+
+    def _shard_bytes(self, size_bytes: int) -> int:
+        """Raises LocalError."""
+        if self._code is None:
+            return shard_bytes_for(size_bytes)
+        with_parity = size_bytes * (self._code.k + self._code.m) // self._code.k
+        return coded_shard_bytes(size_bytes, self._code, shard_bytes_for(with_parity))
 
     def stop(self) -> None:
         """From another thread: nobody wants it any more."""
@@ -68,6 +92,10 @@ class Cutting:
         shard = self._store.put(data, name)
         self._put(shard, data)
         return shard
+
+    def get(self, shard: ShardId) -> bytes | memoryview:
+        """What `add_parity` reads."""
+        return self._store.get(shard)
 
 
 def shard_bytes_for(size_bytes: int) -> int:
@@ -142,6 +170,16 @@ class Partial:
             for offset, _ in places:
                 self._write(offset, content)
                 self._whole.add(offset, content)
+
+    def give(self, shard: ShardId) -> bytes | None:
+        """In a thread: the bytes of a shard that was taken; None for one that was not, and for a packed one."""
+        places = self._places.get(shard)
+        if places is None or places[0][1].packed:
+            return None
+        offset, ref = places[0]
+        with self._translated():
+            data = os.pread(self._descriptor, ref.size_bytes, offset)
+        return data if shard_id_of(data) == shard else None
 
     def finish(self) -> None:
         """The target is there, whole and on the disk. Raises LocalError."""

@@ -37,12 +37,16 @@ from ciuic_p2p.core.shard_messages import (
     StoreTold,
     VersionsTold,
 )
+from ciuic_p2p.core.stripes import spare_peers
 from ciuic_p2p.core.vectors import VersionVector
 from ciuic_p2p.daemon.catalogue import Catalogue
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
 from ciuic_p2p.daemon.ranges import Ranges
+from ciuic_p2p.daemon.rebuilding import Rebuilder
 from ciuic_p2p.daemon.reconciling import Reconciling
+from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.replicas import Replicas
+from ciuic_p2p.daemon.scrubbing import Scrubber
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.daemon.shard_sending import Restraint, ShardSender
 from ciuic_p2p.daemon.storekeeping import CareSettings, Reach, Storekeeper, repeat
@@ -53,7 +57,9 @@ from ciuic_p2p.net.transport import Transport
 from ciuic_p2p.store import buffers
 from ciuic_p2p.store.disk import DiskStore
 from ciuic_p2p.store.fresh import FreshShards
-from ciuic_p2p.store.manifests import BlobManifest
+from ciuic_p2p.store.manifests import BlobManifest, CodedManifest
+from ciuic_p2p.store.snapshots import Snapshots
+from ciuic_p2p.tensors.erasure import Code
 from ciuic_p2p.terms import PeerId, ShardId
 
 CATALOGUE_FOLDER = "objects"
@@ -89,6 +95,7 @@ class Objects:
         config, me = around.config, around.me
         self._around = around
         self._tasks = TaskSet()
+        self._loop = asyncio.get_running_loop()
         self.store = store
         self.catalogue = Catalogue(config.home / CATALOGUE_FOLDER, around.swarm)
         limits = StoreLimits(quota_bytes=config.store_quota_bytes, reserve_bytes=config.store_reserve_bytes)
@@ -100,25 +107,52 @@ class Objects:
         self.reader = ShardReader(around.transport, self._link, self._tasks)
         self.replicas = Replicas(me, self.store, self._holdings, self.reader, self._send, around.rtt_ms, self._tasks)
         self._reconciling = Reconciling(self.catalogue, around.swarm, self._send, self._tell_all, self._tasks)
+        rebuilder = Rebuilder(self.store, self._holdings, self.replicas, self.reader)
         self._transfers = Transfers(
-            me, self.store, self._holdings, self.replicas, self.reader, self._send, around.name_of, config.replicas, self._fresh
+            me,
+            self.store,
+            self._holdings,
+            self.replicas,
+            self.reader,
+            self._send,
+            around.name_of,
+            config.replicas,
+            self._fresh,
+            rebuilder,
         )
         self._ranges = Ranges(
             self.store, self._holdings, self.reader, self._transfers.wanted, self._transfers.unreadable, self._tasks
         )
         self.keeper = Storekeeper(
-            self.store, Reach(self.catalogue), self._holdings, self.replicas, care, self._transfers.being_put
+            self.store, Reach(self.catalogue), self._holdings, self.replicas, rebuilder, care, self._transfers.being_put
         )
+
+        self._scrubber = Scrubber(self.store, self._holdings, config.scrub_period_s, around.is_busy)
 
     async def start(self) -> None:
         """Raises StoreUnusable, StoreFull."""
         await asyncio.to_thread(self.catalogue.load)
         self._holdings.begin(await asyncio.to_thread(self._holdings.read_store))
+        self._tasks.spawn(self._scrubber.run())
         self.keeper.begin(self._tasks)
         self._tasks.spawn(repeat(TELL_EVERY_S, self._tell_often))
 
     async def close(self) -> None:
         await self._tasks.cancel()
+
+    def recovering(self, snapshots: Snapshots) -> Recovering:
+        """What completes snapshots from the other peers' stores."""
+        around = self._around
+        return Recovering(around.me, snapshots, self._holdings, self.replicas, around.config.gone_after_s, around.name_of)
+
+    def stored(self, manifest: BlobManifest) -> None:
+        """Any thread: another part of the daemon put these shards."""
+        with contextlib.suppress(RuntimeError):  # the daemon ends
+            self._loop.call_soon_threadsafe(self._note_stored, manifest)
+
+    def _note_stored(self, manifest: BlobManifest) -> None:
+        for ref in manifest.shards:
+            self._holdings.note_came(ref.shard, ref.stored_bytes)
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 
@@ -218,7 +252,7 @@ class Objects:
 
     def _note_missing(self, shard: ShardId) -> None:
         if not self.store.has(shard):
-            self._holdings.note_left(shard)
+            self._holdings.note_damaged(shard)
 
     async def _tell_often(self) -> None:
         self._tell_all(self._holdings.offer())
@@ -226,12 +260,12 @@ class Objects:
 
     # -- what this machine asks ------------------------------------------------------------------------------------------
 
-    async def put(self, path: Path, name: ObjectName, told: Told) -> dict[str, Any]:
-        """The object as `stat` shows it; enough peers hold it when this returns.
+    async def put(self, path: Path, name: ObjectName, told: Told, code: Code | None = None) -> dict[str, Any]:
+        """The object as `stat` shows it; enough peers hold it when this returns. code: parity instead of copies.
 
         Raises LocalError, StoreFull, StoreUnusable, TooFewCopies. Nobody ever sees a version without its bytes.
         """
-        async with self._transfers.put(path, told) as manifest:
+        async with self._transfers.put(path, told, code) as manifest:
             await self._write(name, manifest.encode(), manifest.size_bytes, manifest.blob)
         return self.stat(name)
 
@@ -295,7 +329,8 @@ class Objects:
         """Raises ObjectMissing."""
         version = self._require(name)
         assert version.manifest is not None
-        shards = {ref.shard for ref in BlobManifest.decode(version.manifest).shards}
+        manifest = BlobManifest.decode(version.manifest)
+        shards = {ref.shard for ref in manifest.kept}
         present = self._holdings.present()
         versions = self.catalogue.versions(name)
         heads = find_heads(versions)
@@ -303,8 +338,24 @@ class Objects:
             **self._row(version),
             "shards": len(shards),
             "copies": min((len(self._holdings.holders_of(shard) & present) for shard in shards), default=len(present)),
+            **self._coding(manifest),
             "versions": [self._row(each) | {"head": each in heads} for each in versions],
             "conflicts": [self._row(head) for head in heads if head != version],
+        }
+
+    def _coding(self, manifest: BlobManifest) -> dict[str, Any]:
+        """erasure: "K+M", None where there are copies. The others: how many more may be lost, by the stripe that can least."""
+        if not isinstance(manifest, CodedManifest):
+            return {"erasure": None, "spare_shards": None, "spare_peers": None}
+        present = self._holdings.present()
+        holders = {ref.shard: self._holdings.holders_of(ref.shard) & present for ref in manifest.kept}
+        stripes = manifest.stripes()
+        shards = (sum(bool(holders[shard]) for shard in each.shards) - len(each.data) for each in stripes)
+        peers = (spare_peers(each, holders, present) for each in stripes)
+        return {
+            "erasure": str(manifest.code),
+            "spare_shards": min(shards, default=manifest.m),
+            "spare_peers": min(peers, default=len(present)),
         }
 
     def _require(self, name: ObjectName) -> ObjectVersion:
@@ -341,6 +392,11 @@ class Objects:
             "objects": len(self.catalogue),
             "kept_bytes": self._ranges.kept_bytes,
             "under_replicated": self.keeper.under_replicated,
+            "damaged_shards": self._holdings.damaged,
+            "repaired_shards": self._holdings.repaired,
+            "scrubbed_shards": self._scrubber.done.shards,
+            "scrubbed_bytes": self._scrubber.done.size_bytes,
+            "scrubbed_at_s": self._scrubber.standing.ended_at_s or None,
         }
 
 

@@ -33,7 +33,7 @@ MOST_MANIFESTS = 16
 TRIES = 2
 """At what did not come: others may be known to hold it by then."""
 
-Content = bytes | bytearray
+Content = bytes | memoryview
 
 
 class Ranges:

@@ -19,6 +19,7 @@ from ciuic_p2p.core.messages import Message
 from ciuic_p2p.core.placement import order_sources
 from ciuic_p2p.core.repairs import Census, Copy, HeldShard, plan_drops, plan_repairs
 from ciuic_p2p.core.shard_messages import LONGEST_REASON, MOST_ASKED, MOST_TOLD, DeclineShards, KeepShards, shard_name, shard_of
+from ciuic_p2p.core.stripes import FetchShard, RebuildShard, Stripe, plan_stripes, surplus_of
 from ciuic_p2p.daemon.holdings import Holdings
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.errors import LocalError, PeerUnreachable
@@ -44,6 +45,19 @@ class Survey:
     copies: tuple[Copy, ...]
     surplus: frozenset[ShardId]
     """That this peer may let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class StripeSurvey:
+    """The same of shards that have parity."""
+
+    short: frozenset[ShardId]
+    """That no peer has that is here, or was so a short time ago."""
+    fetches: frozenset[ShardId]
+    """That this peer should have, and another one has."""
+    rebuilds: Mapping[Stripe, tuple[ShardId, ...]]
+    """That this peer is to make of others."""
+    surplus: frozenset[ShardId]
 
 
 class Replicas:
@@ -179,14 +193,29 @@ class Replicas:
         everyone = self._holdings.everyone()
         return await asyncio.to_thread(_survey, self._me, shards, everyone, census, replicas)
 
+    async def survey_stripes(self, stripes: Collection[Stripe], gone_after_s: float) -> StripeSurvey:
+        census = Census(self._holdings.holders(), self._holdings.silent_since_s(), time.monotonic(), gone_after_s)
+        return await asyncio.to_thread(_survey_stripes, self._me, stripes, self._holdings.everyone(), census)
+
     async def repair(self, copies: Collection[Copy], shards: Mapping[ShardId, int]) -> None:
         """Makes those copies whose target is this peer. What cannot be had now is planned again in the next period."""
         mine = [ShardId(copy.shard) for copy in copies if copy.target == self._me and copy.shard in shards]
+        await self.bring({shard: shards[shard] for shard in mine})
+
+    async def bring_back(self, shards: Mapping[ShardId, int]) -> None:
+        """What should be here and is not, as far as somebody has it."""
+        for shard in shards.keys() & self._holdings.mine.keys():
+            if not self._store.has(shard):
+                self._holdings.note_damaged(shard)
+        await self.bring({shard: size_bytes for shard, size_bytes in shards.items() if self.sources(shard)})
+
+    async def bring(self, mine: Mapping[ShardId, int]) -> None:
+        """Here, as far as it can be had now."""
         if not mine:
             return
         log.info("shards.repairing", shards=len(mine))
         try:
-            missing = await self.fetch({shard: shards[shard] for shard in mine})
+            missing = await self.fetch(mine)
         except LocalError as error:
             log.warning("shards.not_repaired", error=str(error))
         else:
@@ -209,4 +238,25 @@ def _survey(
         short=frozenset(ShardId(each.shard) for each in held if len(census.copies(each)) < replicas),
         copies=plan_repairs(held, census, replicas),
         surplus=frozenset(ShardId(drop.shard) for drop in plan_drops(held, census, replicas) if drop.holder == me),
+    )
+
+
+def _survey_stripes(
+    me: PeerId, stripes: Collection[Stripe], everyone: list[tuple[PeerId, Mapping[ShardId, int]]], census: Census
+) -> StripeSurvey:
+    """In a thread."""
+    shards = {shard for stripe in stripes for shard in stripe.shards}
+    holders = {shard: frozenset(peer for peer, theirs in everyone if shard in theirs) for shard in shards}
+    plan = plan_stripes(stripes, holders, census)
+    rebuilds: dict[Stripe, tuple[ShardId, ...]] = {}
+    for each in plan:
+        if isinstance(each, RebuildShard) and each.target == me:
+            rebuilds[each.stripe] = (*rebuilds.get(each.stripe, ()), each.shard)
+    surplus = [surplus_of(me, stripe, holders, census) for stripe in stripes]
+    needed = {s for stripe, extra in zip(stripes, surplus, strict=True) for s in stripe.shards if s not in extra}
+    return StripeSurvey(
+        short=frozenset(shard for shard in shards if not holders[shard] & census.staying.keys()),
+        fetches=frozenset(each.shard for each in plan if isinstance(each, FetchShard) and each.target == me),
+        rebuilds=rebuilds,
+        surplus=frozenset[ShardId]().union(*surplus) - needed,
     )

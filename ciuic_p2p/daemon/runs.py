@@ -28,13 +28,14 @@ from ciuic_p2p.core.messages import (
     Transcript,
 )
 from ciuic_p2p.core.planning.network import Network
+from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.seat import Seat
-from ciuic_p2p.daemon.snapshotting import newest_readable
 from ciuic_p2p.errors import LocalError
 from ciuic_p2p.local.protocol import Attach, Position, Progress
 from ciuic_p2p.local.protocol import Ready as TrainerReady
 from ciuic_p2p.local.trainer import Trainer
+from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.store.snapshots import Snapshot
 from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.terms import PeerId
@@ -42,6 +43,8 @@ from ciuic_p2p.terms import PeerId
 log = structlog.get_logger(__name__)
 
 MOST_RUNS = 32
+RECOVER_AGAIN_S = 5.0
+"""Between two tries at a run of which no snapshot can be read."""
 STALLED_S = 0.5
 """A process that was not run for so long, or frozen, must not take the others' silence for theirs."""
 
@@ -59,6 +62,9 @@ class Runs:
         self._seats: dict[Trainer, tuple[RunHost, Seat]] = {}
         self._present: set[PeerId] = set()
         self._ticked_s = time.monotonic()
+        self._tasks = TaskSet()
+        self._tried: dict[str, asyncio.Event] = {}
+        """Runs whose newest snapshot is not whole here → whether it was tried to complete it."""
         self._standings: dict[tuple[PeerId, str], Standing] = {}
         """Of runs that have no trainer here (yet) as well, so that one that starts sees all at once."""
 
@@ -112,12 +118,34 @@ class Runs:
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
-    async def restore(self) -> None:
-        """Runs of which this peer has a snapshot go on from the newest complete one that can be read."""
-        for run in self._around.keeper.snapshots.runs():
-            found = await asyncio.to_thread(newest_readable, self._around.keeper.snapshots, run)
+    async def restore(self, recovering: Recovering) -> None:
+        """Runs of which this peer has a snapshot go on from the newest complete one; what it lacks comes from other peers."""
+        for run in await asyncio.to_thread(self._around.keeper.snapshots.runs):
+            found = await recovering.newest(run)
             if found is not None:
                 self.begin_from(*found)
+            else:
+                self._tried[run] = asyncio.Event()
+                self._tasks.spawn(self._recover(run, recovering, self._tried[run]))
+
+    async def _recover(self, run: str, recovering: Recovering, tried: asyncio.Event) -> None:
+        """Until the run has a state here: from a snapshot, or from a trainer that was let in because none can be had now."""
+        try:
+            while run not in self._hosts:
+                found = await recovering.recover(run)
+                if found is not None and run not in self._hosts:
+                    self.begin_from(*found)
+                tried.set()
+                await asyncio.sleep(RECOVER_AGAIN_S)
+        finally:
+            tried.set()
+
+    async def recovered(self, trainer: Trainer) -> None:
+        """Returns when its run is not being recovered, or was tried to: until then a trainer would begin it anew."""
+        tried = self._tried.get(trainer.run)
+        if tried is not None and not tried.is_set():
+            trainer.say_waiting("the run's newest snapshot is not whole here; other peers are asked for the rest")
+            await tried.wait()
 
     def begin_from(self, snapshot: Snapshot, state: OuterState) -> None:
         """Raises LocalError when the run has a state here already."""
@@ -192,7 +220,8 @@ class Runs:
         for host in self._hosts.values():
             host.update_network(network)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._tasks.cancel()
         for host in self._hosts.values():
             host.close()
 

@@ -98,16 +98,21 @@ class ShardReader:
         self._runs: set[_Run] = set()
 
     async def read(
-        self, wanted: Collection[WantedShard], take: TakeShard, came: Callable[[ShardId], None] = lambda _shard: None
+        self,
+        wanted: Collection[WantedShard],
+        take: TakeShard,
+        came: Callable[[ShardId], None] = lambda _shard: None,
+        late: Callable[[Collection[ShardId]], None] | None = None,
     ) -> tuple[MissingShard, ...]:
-        """Returns when all that can be had was taken; what could not. came: told in the loop of each that was taken.
+        """Returns when all that can be had was taken; what could not. came: told in the loop of each that was taken; late: of
+        those that do not come when they should, with nobody else to ask.
 
         Raises what `take` does.
         """
         if not wanted:
             return ()
         holders = {peer for shard in wanted for peer in shard.holders}
-        run = _Run(self, wanted, {peer: self._link(peer) for peer in holders}, take, came)
+        run = _Run(self, wanted, {peer: self._link(peer) for peer in holders}, take, came, late)
         for peer in holders - self._transport.connected():
             run.tell(HolderLost(peer=peer))
         self._runs.add(run)
@@ -202,12 +207,14 @@ class _Run:
         links: Mapping[PeerId, LinkEstimate],
         take: TakeShard,
         came: Callable[[ShardId], None],
+        late: Callable[[Collection[ShardId]], None] | None,
     ) -> None:
         self._reader = reader
         self._sizes = {ShardId(shard.shard): shard.size_bytes for shard in wanted}
         self._machine = Reading(wanted, links, _asks_each(wanted, len(links)))
         self._take = take
         self._came = came
+        self._late = late
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[ReadingEvent | Exception] = asyncio.Queue()
         self._missing: tuple[MissingShard, ...] = ()
@@ -224,6 +231,8 @@ class _Run:
             self._do(self._machine.handle(event, self._loop.time()))
             if isinstance(event, ShardCame):
                 self._came(ShardId(event.shard))
+            if self._late is not None:
+                self._late([ShardId(shard) for shard in self._machine.late()])
         return self._missing
 
     async def check(self, peer: PeerId, shard: ShardId, data: memoryview) -> None:

@@ -13,13 +13,12 @@ import structlog
 
 from ciuic_p2p.core.messages import Message, SaveSnapshot, SnapshotSaved, encode
 from ciuic_p2p.core.signing import verify
-from ciuic_p2p.core.snapshotting import Snapshotting
+from ciuic_p2p.core.snapshotting import Snapshotting, quorum_of
 from ciuic_p2p.daemon.versions import Loan
 from ciuic_p2p.errors import LocalError, MalformedMessage
 from ciuic_p2p.store.blobs import BlobManifest
 from ciuic_p2p.store.snapshots import Snapshot, Snapshots
 from ciuic_p2p.tensors.layout import Layout
-from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.terms import BlobHash, PeerId, StateHash
 
 log = structlog.get_logger(__name__)
@@ -58,6 +57,8 @@ class Keeper:
         self.snapshots = snapshots
         self.every_s = every_s
         self.sign = sign
+        self.stored: Callable[[BlobManifest], None] = lambda _: None
+        """Told of what is on the disk now. Called in the worker."""
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         """One state is written at a time: two would only wait for each other's disk."""
 
@@ -68,16 +69,6 @@ class Keeper:
     def close(self) -> None:
         """What is being written, or waits to be, is finished."""
         self.worker.shutdown(wait=True)
-
-
-def newest_readable(snapshots: Snapshots, run: str) -> tuple[Snapshot, OuterState] | None:
-    """The newest complete one, or, when none is complete, the newest: others may have saved the same."""
-    for snapshot in sorted(snapshots.of_run(run), key=lambda one: (one.is_complete, one.epoch), reverse=True):
-        try:
-            return snapshot, snapshots.load(snapshot)
-        except LocalError as error:
-            log.warning("snapshot.damaged", run=run, epoch=snapshot.epoch, error=str(error))
-    return None
 
 
 class RunSnapshots:
@@ -161,6 +152,7 @@ class RunSnapshots:
             witnesses=(self._keeper.me,),
             is_complete=False,
             blob=_NO_BLOB,
+            quorum=quorum_of(len({self._keeper.me, *moment.members})),
         )
         began_s = time.monotonic()
         try:
@@ -176,6 +168,7 @@ class RunSnapshots:
             self._machine.saved(saved.epoch, saved.state_hash, moment.members)
             for peer in moment.agreeing:
                 self._machine.reported(peer, saved.epoch, saved.state_hash)
+        self._keeper.stored(saved.blob)
         seconds = round(time.monotonic() - began_s, 3)
         log.info("snapshot.saved", run=self._run, epoch=saved.epoch, size_bytes=saved.size_bytes, seconds=seconds)
         self._tell(sign_saved(self._run, saved.epoch, saved.state_hash, self._keeper.sign))

@@ -153,10 +153,15 @@ class PutObject(ObjectRequest):
     type: ClassVar[str] = "put"
     path: str
     address: str
+    data_shards: int = 0
+    """A stripe, with as many of parity as `parity_shards` says; 0: copies instead."""
+    parity_shards: int = 0
 
     def __post_init__(self) -> None:
         checks.absolute_path("path", self.path)
         checks.text("address", self.address)
+        checks.whole("data_shards", self.data_shards)
+        checks.whole("parity_shards", self.parity_shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

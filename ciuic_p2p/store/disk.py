@@ -27,6 +27,8 @@ from ciuic_p2p.terms import LARGEST_SHARD_BYTES, ShardId
 RESERVE_BYTES = 1 << 30
 """Default: what the disk keeps free."""
 
+INCOMING = "incoming"
+
 _DAMAGED_KEPT = 4
 
 
@@ -47,7 +49,7 @@ class DiskStore:
         """
         self.folder = Path(folder).expanduser().absolute()
         self._shards = self.folder / "shards"
-        self._incoming = self.folder / "incoming"
+        self._incoming = self.folder / INCOMING
         self._damaged = self.folder / "damaged"
         self._room = Room(f"the store {self.folder}", quota_bytes, reserve_bytes=reserve_bytes, disk=self.folder)
         self._grace = Grace(grace_s)
@@ -76,6 +78,14 @@ class DiskStore:
         require_shard_id(shard)
         with files.translated(self.folder):
             return self._read(shard)
+
+    def verify(self, shard: ShardId) -> None:
+        """Like `get`, of what is on the disk itself and not in the system's memory. Raises ShardMissing, ShardDamaged."""
+        path = self._path(shard)
+        with files.translated(self.folder):
+            files.forget_cached(path)
+            self._read(shard)
+            files.forget_cached(path)
 
     def has(self, shard: ShardId) -> bool:
         path = self._path(shard)

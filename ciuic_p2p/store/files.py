@@ -101,6 +101,17 @@ def _read_large(path: Path, descriptor: int, size_bytes: int) -> memoryview:
     return buffer[:filled].toreadonly()
 
 
+def forget_cached(path: Path) -> None:
+    """The next read of it asks the disk, and what was read stays in nobody's way. Best effort: not every system can."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
 def size_of(path: Path) -> int | None:
     """In bytes; None where there is no regular file."""
     try:

@@ -40,6 +40,7 @@ WHOLE = "ciuic.anchor"
 """The name of the one tensor where nobody knows the model's own."""
 LARGEST_MANIFEST_BYTES = 32 << 20
 _SUFFIX = ".snapshot"
+_FIELDS_BEFORE_QUORUM = 13
 _VALUES_AT_ONCE = 1 << 20
 
 
@@ -66,6 +67,8 @@ class Snapshot:
     is_complete: bool
     """More than half of those in the mean did (core/snapshotting.py)."""
     blob: BlobManifest
+    quorum: int = 0
+    """So many witnesses make it complete; 0 where the version of this program that saved it did not keep that."""
 
     @property
     def size_bytes(self) -> int:
@@ -129,8 +132,20 @@ class Snapshots:
         return state
 
     def missing(self, snapshot: Snapshot) -> list[ShardId]:
-        """Shards that this peer does not hold."""
-        return [ref.shard for ref in snapshot.blob.shards if not self._store.has(ref.shard)]
+        """Shards that this peer does not hold, by their names alone."""
+        return [shard for shard in _distinct(snapshot) if not self._store.has(shard)]
+
+    def verify(self, snapshot: Snapshot) -> list[ShardId]:
+        """Shards that this peer does not hold: reads all, and has the store set aside those that are damaged.
+
+        Raises StoreUnusable.
+        """
+        return [shard for shard in _distinct(snapshot) if not _can_read(self._store, shard)]
+
+    def wanting(self) -> dict[ShardId, int]:
+        """What all snapshots of this peer lack, with the bytes of each as it is kept."""
+        known = (snapshot for run in self.runs() for snapshot in self.of_run(run))
+        return {ref.shard: ref.stored_bytes for one in known for ref in one.blob.shards if not self._store.has(ref.shard)}
 
     def thin_out(self, run: str) -> list[Snapshot]:
         """Forgets the manifests that nobody needs any more, and returns them; their shards are the store's to collect."""
@@ -151,10 +166,9 @@ class Snapshots:
         """The shards of all snapshots: a collection of the store must keep them."""
         return {ref.shard for run in self.runs() for snapshot in self.of_run(run) for ref in snapshot.blob.shards}
 
-    def export(self, snapshot: Snapshot, folder: Path) -> Path:
-        """Writes FOLDER/model.safetensors: the model's tensors as float32, under their own names. Raises SnapshotDamaged,
-        StoreUnusable, StoreFull."""
-        state = self.load(snapshot)
+    def export(self, snapshot: Snapshot, state: OuterState, folder: Path) -> Path:
+        """Writes FOLDER/model.safetensors: the model's tensors as float32, under their own names. Raises StoreUnusable,
+        StoreFull. state: as `load` gave it."""
         model = snapshot.model()
         tensors = _tensors_of(model, state.count)
         header = make_header(tensors, _metadata(snapshot) | {"format": "pt"})
@@ -176,12 +190,28 @@ class Snapshots:
         return self._folder / quote(run, safe="").replace(".", "%2E")
 
 
+def _distinct(snapshot: Snapshot) -> Iterable[ShardId]:
+    """In the order of the state."""
+    return dict.fromkeys(ref.shard for ref in snapshot.blob.shards)
+
+
+def _can_read(store: ShardStore, shard: ShardId) -> bool:
+    try:
+        store.get(shard)
+    except ShardMissing:
+        return False
+    return True
+
+
 def _read(path: Path) -> Snapshot | None:
     try:
         data = files.read_whole(path, LARGEST_MANIFEST_BYTES)
         if data is None:
             raise MalformedMessage(None, "the disk does not give it back")
-        found: Snapshot = wire.from_wire(Snapshot, wire.unpack(data, LARGEST_MANIFEST_BYTES))
+        value = wire.unpack(data, LARGEST_MANIFEST_BYTES)
+        if isinstance(value, list) and len(value) == _FIELDS_BEFORE_QUORUM:
+            value.append(0)
+        found: Snapshot = wire.from_wire(Snapshot, value)
     except (OSError, MalformedMessage) as error:
         _log.warning("snapshot.unreadable", file=str(path), error=str(error))
         return None

@@ -45,9 +45,21 @@ class Client:
         """home: of the daemon; default: CIUIC_HOME, else the user's data folder. Connects to nothing yet."""
         self._home = home_from(None if home is None else Path(home))
 
-    def upload_file(self, path: str | PathLike[str], address: str, moved: Moved | None = None) -> dict[str, Any]:
-        """Returns what `stat` does, once enough peers hold the file. Raises LocalError, StoreFull, TooFewCopies."""
-        return dict(self._ask(PutObject(path=_absolute(path), address=address), moved))
+    def upload_file(
+        self,
+        path: str | PathLike[str],
+        address: str,
+        moved: Moved | None = None,
+        *,
+        erasure: tuple[int, int] | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `stat` does, once enough peers hold the file. Raises LocalError, StoreFull, TooFewCopies.
+
+        erasure: (k, m) instead of copies: any k of k + m peers give the file back, each holds 1/k of it.
+        """
+        data_shards, parity_shards = erasure or (0, 0)
+        request = PutObject(path=_absolute(path), address=address, data_shards=data_shards, parity_shards=parity_shards)
+        return dict(self._ask(request, moved))
 
     def download_file(self, address: str, path: str | PathLike[str], moved: Moved | None = None) -> dict[str, Any]:
         """The file is there whole when this returns, or is as it was before. path: a folder takes the last part of the key.
@@ -103,9 +115,16 @@ class Client:
 
     # -- the same for event loops; each takes a thread meanwhile -----------------------------------------------------------
 
-    async def upload_file_async(self, path: str | PathLike[str], address: str, moved: Moved | None = None) -> dict[str, Any]:
+    async def upload_file_async(
+        self,
+        path: str | PathLike[str],
+        address: str,
+        moved: Moved | None = None,
+        *,
+        erasure: tuple[int, int] | None = None,
+    ) -> dict[str, Any]:
         """moved: called in another thread."""
-        return await asyncio.to_thread(self.upload_file, path, address, moved)
+        return await asyncio.to_thread(self.upload_file, path, address, moved, erasure=erasure)
 
     async def download_file_async(self, address: str, path: str | PathLike[str], moved: Moved | None = None) -> dict[str, Any]:
         """moved: called in another thread."""
