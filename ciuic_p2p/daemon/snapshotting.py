@@ -152,6 +152,7 @@ class RunSnapshots:
             witnesses=(self._keeper.me,),
             is_complete=False,
             blob=_NO_BLOB,
+            ledgers=version.ledgers,
         )
         began_s = time.monotonic()
         try:

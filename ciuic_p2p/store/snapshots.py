@@ -66,6 +66,8 @@ class Snapshot:
     is_complete: bool
     """More than half of those in the mean did (core/snapshotting.py)."""
     blob: BlobManifest
+    ledgers: bytes = b""
+    """Which samples are used, as the state has it (core/ledgers.py)."""
 
     @property
     def size_bytes(self) -> int:
@@ -121,7 +123,7 @@ class Snapshots:
         state = OuterState.empty(snapshot.count, snapshot.parameter_count)
         try:
             _fill(state, read_blob(self._store.get, snapshot.blob))
-            found = StateManifest.describe(state, snapshot.epoch, snapshot.samples).state_hash
+            found = StateManifest.describe(state, snapshot.epoch, snapshot.samples, snapshot.ledgers).state_hash
         except (ShardMissing, StoreUnusable, MalformedPayload, ValueError) as error:
             raise SnapshotDamaged(snapshot.run, snapshot.epoch, str(error)) from error
         if found != snapshot.state_hash:

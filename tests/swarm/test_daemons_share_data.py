@@ -1,0 +1,103 @@
+"""Every sample of a dataset is used once in each pass over all peers, whoever is slow, killed or restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemon_kit import Daemons, PeerProcess, daemons, wait_for, wait_until_met
+from shard_kit import RUN, ShardTrainer, data_of, leave_all, used_by_ledger, used_by_trainers, wait_for_pass
+
+from ciuic_p2p.local.channel import open_channel
+from ciuic_p2p.local.protocol import SnapshotOrder, View
+
+SAMPLES = 400
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Daemons]:
+    with daemons(tmp_path) as found:
+        yield found
+
+
+def test_shares_follow_speed_and_no_sample_is_used_twice(made: Daemons) -> None:
+    # given three trainers of which one is three times as fast, and reads ahead in processes of its own
+    peers = made.swarm("slow", "slower", "fast")
+    speeds = (0.03, 0.03, 0.01)
+    trainers = [
+        ShardTrainer(peer, step_s, samples=SAMPLES, workers=int(peer.name == "fast"))
+        for peer, step_s in zip(peers, speeds, strict=True)
+    ]
+    # when two passes are used
+    wait_for_pass(peers[0], 2)
+    leave_all(trainers)
+    # then the samples in contributions that counted are those that the state says are used
+    ledgers = [data_of(peer) for peer in peers]
+    assert ledgers[0] == ledgers[1] == ledgers[2]
+    assert used_by_trainers(trainers) == used_by_ledger(ledgers[0])
+    shares = [sum(len(w.samples) for w in trainer.windows() if w.counted) for trainer in trainers]
+    assert min(shares) > 0
+    assert shares[2] == max(shares)
+
+
+def test_what_a_killed_peer_held_is_used_by_others(made: Daemons) -> None:
+    # given a peer that holds leases and dies with its trainer, in the middle of a pass
+    peers = made.swarm("eu", "us", "asia")
+    trainers = [ShardTrainer(peer, 0.01, samples=SAMPLES) for peer in peers]
+    *others, victim = trainers
+    wait_for(lambda: any(w.counted for w in victim.windows()), "the victim contributed")
+    wait_for(lambda: data_of(peers[0])["held"].get(peers[2].peer_id), "the victim holds samples")
+    victim.peer.kill()
+    victim.kill()
+    # when the others go on for two more passes
+    passes = data_of(peers[0])["passes"]
+    wait_for_pass(peers[0], passes + 2)
+    leave_all(others)
+    # then no sample was left out or used twice; what the victim sent last may have counted or not
+    ledger = data_of(peers[0])
+    assert peers[2].peer_id not in ledger["held"]
+    rest = used_by_ledger(ledger)
+    rest.subtract(used_by_trainers(trainers))
+    last = [w for w in victim.windows() if w.epoch is None]
+    assert +rest in [{}, *({sample: 1 for sample in w.samples} for w in last)]
+    assert not -rest
+
+
+def test_all_go_on_from_the_positions_of_a_snapshot(made: Daemons) -> None:
+    # given a run whose peers are killed some rounds after a snapshot
+    peers = made.swarm("eu", "us")
+    before = [ShardTrainer(peer, 0.01, samples=SAMPLES) for peer in peers]
+    wait_for(lambda: all(len(t.windows()) > 3 for t in before), "both train")
+    wait_for(lambda: all(w.counted for t in before for w in t.windows()[-2:-1]), "both are in")
+    saved = order_snapshot(peers[0])
+    wait_for(lambda: all(saved in complete_snapshots(peer) for peer in peers), "both saved it")
+    wait_for(lambda: all(t.windows()[-1].epoch and t.windows()[-1].epoch > saved + 1 for t in before), "they go on")
+    for trainer in before:
+        trainer.peer.kill()
+        trainer.kill()
+    # when they are started again
+    peers[0].start()
+    peers[1].start("--join", peers[0].join)
+    wait_until_met(peers)
+    assert {peer.run(RUN)["epoch"] for peer in peers} == {saved}
+    restored = data_of(peers[0])
+    assert used_by_ledger(restored) == used_by_trainers(before, up_to_epoch=saved)
+    after = [ShardTrainer(peer, 0.01, samples=SAMPLES) for peer in peers]
+    wait_for_pass(peers[0], restored["passes"] + 1)
+    leave_all(after)
+    # then they went on from its positions: no sample of the state is used twice, and none was left out
+    together = used_by_trainers(before, up_to_epoch=saved) + used_by_trainers(after)
+    assert together == used_by_ledger(data_of(peers[0]))
+
+
+def order_snapshot(peer: PeerProcess) -> int:
+    with open_channel(peer.home) as channel:
+        answer = channel.ask(SnapshotOrder(what="save", options={"run": RUN}), View).value
+    return int(answer["epoch"])
+
+
+def complete_snapshots(peer: PeerProcess) -> list[int]:
+    with open_channel(peer.home) as channel:
+        rows = channel.ask(SnapshotOrder(what="ls"), View).value
+    return [row["epoch"] for row in rows if row["complete"]]
