@@ -190,9 +190,7 @@ class FetchFailed:
     state_hash: StateHash
 
 
-RunEvent = (
-    TrainerAttached | DatasetWanted | LeaseAwaited | TrainerReady | TrainerLeft | StateHeld | FetchFailed | RoundEvent
-)
+RunEvent = TrainerAttached | DatasetWanted | LeaseAwaited | TrainerReady | TrainerLeft | StateHeld | FetchFailed | RoundEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

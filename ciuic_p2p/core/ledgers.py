@@ -163,7 +163,9 @@ def _ends_of_stream(ended: Slots) -> Slots:
     return Slots.of(stretch for stretch in ended.stretches() if stretch[2] == UNBOUNDED)
 
 
-def share_out(wanted: Mapping[PeerId, tuple[Wanted, ...]], speeds: Mapping[PeerId, float], ledgers: Ledgers) -> tuple[Grant, ...]:
+def share_out(
+    wanted: Mapping[PeerId, tuple[Wanted, ...]], speeds: Mapping[PeerId, float], ledgers: Ledgers
+) -> tuple[Grant, ...]:
     """What the leader lets each hold, `wanted` in its order: by measured speed, and never less than a round takes.
 
     speeds: samples a second, 0 where none was measured yet; then that of the others is taken.

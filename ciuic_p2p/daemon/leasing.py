@@ -79,7 +79,9 @@ class LeaseDesk:
         if ledger is not None and ledger.positions.count != wanted.count:
             theirs, ours = _size(ledger.positions.count), _size(wanted.count)
             what = f"dataset {wanted.dataset!r} of run {self._run!r} has {theirs}, this one has {ours}"
-            return LocalError(what, "use the same dataset on every peer, or give another one its own name: run.shard(…, name=…)")
+            return LocalError(
+                what, "use the same dataset on every peer, or give another one its own name: run.shard(…, name=…)"
+            )
         return None
 
 

@@ -101,7 +101,7 @@ def leave_all(trainers: Sequence[ShardTrainer]) -> None:
 def used_by_ledger(data: dict[str, Any]) -> Counter[int]:
     """How often each sample is used, by the positions that are a part of the run's state."""
     count = data["samples"]
-    found = Counter({sample: data["passes"] for sample in range(count)})
+    found = Counter(dict.fromkeys(range(count), data["passes"]))
     found.update(Order(count, 0).samples_of(Slots.of(map(tuple, data["used"]))))
     return +found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_what_a_killed_peer_held_is_used_by_others(made: Daemons) -> None:
     rest = used_by_ledger(ledger)
     rest.subtract(used_by_trainers(trainers))
     last = [w for w in victim.windows() if w.epoch is None]
-    assert +rest in [{}, *({sample: 1 for sample in w.samples} for w in last)]
+    assert +rest in [{}, *(Counter(w.samples) for w in last)]
     assert not -rest
 
 
