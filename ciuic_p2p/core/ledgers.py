@@ -66,11 +66,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """Of one dataset: what a trainer used for its contribution, and where it found a stream to end."""
+    """Of one dataset: what a trainer used for its contribution."""
 
     dataset: str
     slots: Slots
-    ended: Slots = NO_SLOTS
 
 
 UseReport = tuple[Used, ...]
@@ -115,13 +114,10 @@ class Ledgers:
         """After the round of a plan with these grants; `self` is what was granted then. A report counts only for what its
         sender holds."""
         used: dict[str, dict[PeerId, Slots]] = {}
-        ended: dict[str, Slots] = {}
         for peer, report in reports.items():
             for each in report:
                 used.setdefault(each.dataset, {})[peer] = each.slots
-                ended[each.dataset] = ended.get(each.dataset, NO_SLOTS) | _ends_of_stream(each.ended)
-        found = tuple((name, _settled(ledger, used.get(name, {}), ended.get(name, NO_SLOTS))) for name, ledger in self.of)
-        return Ledgers(found).granted(grants)
+        return Ledgers(tuple((name, use(ledger, used.get(name, {}))) for name, ledger in self.of)).granted(grants)
 
     def covers(self, peer: PeerId, report: UseReport) -> bool:
         """Whether it used only what it holds."""
@@ -147,20 +143,6 @@ class Ledgers:
 
 
 NO_LEDGERS = Ledgers()
-
-
-def _settled(ledger: Ledger, used: Mapping[PeerId, Slots], ended: Slots) -> Ledger:
-    is_stream = ledger.positions.count == UNBOUNDED
-    return use(ledger, used, ended - _held(ledger) if is_stream else NO_SLOTS)
-
-
-def _held(ledger: Ledger) -> Slots:
-    return Slots.of(stretch for _, lease in ledger.held for stretch in lease.stretches())
-
-
-def _ends_of_stream(ended: Slots) -> Slots:
-    """Only what goes on to the end that no stream has."""
-    return Slots.of(stretch for stretch in ended.stretches() if stretch[2] == UNBOUNDED)
 
 
 def share_out(

@@ -218,10 +218,9 @@ def _report_of(ready: TrainerReady) -> UseReport:
         raise MalformedMessage(None, f"a report of {len(ready.used)} datasets")
     report = []
     for dataset, used in sorted(ready.used.items()):
-        if not isinstance(dataset, str) or not isinstance(used, list) or len(used) != 2:
-            raise MalformedMessage(None, "a report is a dataset's name and two sets of slots")
-        slots, ended = map(slots_from_plain, used)
-        report.append(Used(dataset=dataset, slots=slots, ended=ended))
+        if not isinstance(dataset, str):
+            raise MalformedMessage(None, "a report names datasets")
+        report.append(Used(dataset=dataset, slots=slots_from_plain(used)))
     if len(encode_report(tuple(report))) > LARGEST_REPORT_BYTES:
         raise MalformedMessage(None, f"a report of over {LARGEST_REPORT_BYTES} bytes")
     return tuple(report)

@@ -95,7 +95,7 @@ class Ready(Message):
     steps: int
     loss: float | None
     used: dict[str, Any] = field(default_factory=dict)
-    """Dataset → [slots used for it, slots behind the end of a stream], as `slots_to_plain` gives them."""
+    """Dataset → slots used of it, as `slots_to_plain` gives them."""
 
     def __post_init__(self) -> None:
         _check_progress(self.samples, self.steps, self.loss)

@@ -53,8 +53,8 @@ from ciuic_p2p.core.events import (
     Verdict,
     WorkGivenUp,
 )
-from ciuic_p2p.core.ledgers import NO_LEDGERS, Ledgers, Used, UseReport, Wanted
-from ciuic_p2p.core.messages import Grant, Plan, decode, encode
+from ciuic_p2p.core.ledgers import NO_LEDGERS, Grant, Ledgers, Used, UseReport, Wanted
+from ciuic_p2p.core.messages import Plan, decode, encode
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.data.slots import NO_SLOTS
 from ciuic_p2p.simulator.agenda import Act, Agenda

@@ -72,10 +72,14 @@ class _Batches(Sampler):  # type: ignore[misc]
         return samples // self._batch_size if self._least > 1 else -(-samples // self._batch_size)
 
 
-def require_options(batch_size: Any, options: dict[str, Any]) -> None:
+def require_count(name: str, value: Any) -> None:
+    """Raises LocalError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise LocalError(f"{name}={value!r} is no number of them", "use a whole number, 1 or more")
+
+
+def require_options(options: dict[str, Any]) -> None:
     """Raises LocalError for what would take from `shard` the choice of samples, or the order of batches."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise LocalError(f"batch_size={batch_size!r} is no size", "use a whole number, 1 or more")
     if ours := [name for name in _OURS if name in options]:
         raise LocalError(f"run.shard chooses the samples itself, so {ours[0]} has no meaning", "leave it out")
     if options.get("in_order") is False:

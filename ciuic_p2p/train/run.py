@@ -17,7 +17,7 @@ from ciuic_p2p.local import checks
 from ciuic_p2p.local.protocol import Advanced, AskLease, Attached, Position, Ready
 from ciuic_p2p.train.attachment import Attachment
 from ciuic_p2p.train.flat import FlatModel
-from ciuic_p2p.train.loading import LeasedLoader, batches_ahead, require_options
+from ciuic_p2p.train.loading import LeasedLoader, batches_ahead, require_count, require_options
 from ciuic_p2p.train.log import get_log
 from ciuic_p2p.train.shares import Lease, Share, count_samples
 from ciuic_p2p.train.strategies import DiLoCo
@@ -108,7 +108,13 @@ class Run:
         return False
 
     def shard(
-        self, dataset: Any, batch_size: int, shuffle_seed: int = 0, name: str = "data", **loader_options: Any
+        self,
+        dataset: Any,
+        batch_size: int,
+        shuffle_seed: int = 0,
+        name: str = "data",
+        batches_a_step: int = 1,
+        **loader_options: Any,
     ) -> DataLoader:
         """This peer's share of a map-style dataset, as a DataLoader: each iteration over it is one pass over the share.
 
@@ -117,14 +123,16 @@ class Run:
         state. Options such as `num_workers` and `drop_last` go to the DataLoader. Every peer must use the same `shuffle_seed`
         and a dataset of the same length; name: tells several datasets of a run apart.
 
-        Every batch is to be trained on: call `step` after each. Raises LocalError for a dataset that is empty, has no
-        length, or is not the one that the run knows by this name.
+        Every batch is to be trained on: call `step` after each, or after every `batches_a_step`. Raises LocalError for a
+        dataset that is empty, has no length, or is not the one that the run knows by this name.
         """
         self._check_not_left()
-        require_options(batch_size, loader_options)
+        require_count("batch_size", batch_size)
+        require_count("batches_a_step", batches_a_step)
+        require_options(loader_options)
         count = count_samples(dataset)
-        samples_a_round = (self._inner_steps + batches_ahead(loader_options) + 2) * batch_size
-        share = self._share_of(name, count, samples_a_round)
+        batches_a_round = (self._inner_steps + 2) * batches_a_step + batches_ahead(loader_options)
+        share = self._share_of(name, count, batches_a_round * batch_size)
         order = Order(count, shuffle_seed)
 
         def estimate() -> int:
@@ -221,7 +229,8 @@ class Run:
             self._synchronise()
         elif share.used.count:
             what = f"all that this peer holds of dataset {share.dataset!r} was handed out, and step was never called"
-            raise LocalError(what, "call run.step after each batch; read what is not trained on by a DataLoader of its own")
+            remedy = "call run.step after each batch, or say batches_a_step; read what is not trained on by another DataLoader"
+            raise LocalError(what, remedy)
         else:
             share.wait()
 
@@ -229,7 +238,7 @@ class Run:
         """Writes the local parameters into the exchange, unless they are broken."""
         if self._flat.is_finite():
             self._flat.write_trained()
-            used = {name: share.report() for name, share in self._shares.items() if share.used.count or share.ended.count}
+            used = {name: share.report() for name, share in self._shares.items() if share.used.count}
             return self._tally.ready(used)
         log.warning("contribution.withheld", why="the model holds values that are not finite", epoch=self.epoch)
         return self._tally.ready_without_weight()

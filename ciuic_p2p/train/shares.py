@@ -41,8 +41,6 @@ class Share:
         self.samples_a_round = samples_a_round
         self.used = NO_SLOTS
         """Delivered to the training loop since the anchor was loaded."""
-        self.ended = NO_SLOTS
-        """Behind the ends of passes over a stream, where they were found."""
         self.pass_number: int | None = None
         """The last one whose samples the iteration under way is given."""
         self._ask = ask
@@ -99,9 +97,9 @@ class Share:
 
     # -- contributions -------------------------------------------------------------------------------------------------
 
-    def report(self) -> list[Any]:
+    def report(self) -> list[list[int]]:
         """What goes with a contribution."""
-        return [slots_to_plain(self.used), slots_to_plain(self.ended)]
+        return slots_to_plain(self.used)
 
     def anchor_loaded(self) -> None:
         """What was used counts, or is still held; the daemon knows."""
@@ -138,7 +136,7 @@ def count_samples(dataset: Any) -> int:
         count = len(dataset)
     except TypeError:
         what = f"a {type(dataset).__name__} has no length, so it cannot be divided"
-        raise LocalError(what, "use a map-style dataset or a ciuic_p2p.data.Pipeline, or divide it by run.position()") from None
+        raise LocalError(what, "use a map-style dataset, or divide the stream yourself by run.position()") from None
     if count == 0:
         raise LocalError("the dataset is empty", "check where it is loaded from")
     return count
