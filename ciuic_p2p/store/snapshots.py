@@ -41,6 +41,8 @@ WHOLE = "ciuic.anchor"
 LARGEST_MANIFEST_BYTES = 32 << 20
 _SUFFIX = ".snapshot"
 _VALUES_AT_ONCE = 1 << 20
+_FIELDS_BEFORE_LEDGERS = 13
+"""Of manifests that were written before runs had ledgers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,10 @@ def _read(path: Path) -> Snapshot | None:
         data = files.read_whole(path, LARGEST_MANIFEST_BYTES)
         if data is None:
             raise MalformedMessage(None, "the disk does not give it back")
-        found: Snapshot = wire.from_wire(Snapshot, wire.unpack(data, LARGEST_MANIFEST_BYTES))
+        fields = wire.unpack(data, LARGEST_MANIFEST_BYTES)
+        if isinstance(fields, list) and len(fields) == _FIELDS_BEFORE_LEDGERS:
+            fields.append(b"")
+        found: Snapshot = wire.from_wire(Snapshot, fields)
     except (OSError, MalformedMessage) as error:
         _log.warning("snapshot.unreadable", file=str(path), error=str(error))
         return None

@@ -126,7 +126,8 @@ def test_reports_survive_the_wire(found: dict[PeerId, UseReport]) -> None:
 
 
 @given(
-    data=st.binary(max_size=64) | st.recursive(st.integers(-(2**63), 2**63) | st.text(max_size=3), st.lists, max_leaves=12).map(msgpack.packb)
+    data=st.binary(max_size=64)
+    | st.recursive(st.integers(-(2**63), 2**63) | st.text(max_size=3), st.lists, max_leaves=12).map(msgpack.packb)
 )
 def test_bytes_from_anyone_are_ledgers_or_malformed(data: bytes) -> None:
     readers: list[Callable[[bytes], object]] = [Ledgers.from_bytes, decode_report, lambda d: decode_reports(d, 1 << 20)]
