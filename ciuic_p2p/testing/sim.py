@@ -104,8 +104,8 @@ class SimState:
         self, step: tuple[Result, ...], grants: tuple[Grant, ...], reports: Mapping[Contribution, UseReport]
     ) -> SimState:
         """reports: what was used for each contribution that was ever made."""
-        of_peers = {PeerId(each[0]): reports[each] for each in step[-1]} if grants else {}
-        ledgers = self.ledgers.granted(grants).settled(of_peers, grants)
+        of_peers = tuple((PeerId(each[0]), reports[each]) for each in sorted(step[-1])) if grants else ()
+        ledgers = _settled(self.ledgers, grants, of_peers)
         text = repr((self.digest, [sorted(part) for part in step], ledgers.to_bytes()))
         counted = min((sum(samples for _, _, samples in part) for part in step), default=0)
         return SimState(
@@ -113,12 +113,18 @@ class SimState:
             self.root,
             blake3(text.encode()).hexdigest(),
             self.samples + counted,
-            Ledgers.from_bytes(ledgers.to_bytes()),
+            ledgers,
             (*self.reported, step[-1] if grants else frozenset()),
         )
 
     def held(self) -> StateHeld:
         return StateHeld(epoch=self.epoch, state_hash=self.state_hash(), samples=self.samples, ledgers=self.ledgers)
+
+
+@functools.lru_cache(maxsize=64)
+def _settled(ledgers: Ledgers, grants: tuple[Grant, ...], reports: tuple[tuple[PeerId, UseReport], ...]) -> Ledgers:
+    """All peers that end a round ask the same."""
+    return Ledgers.from_bytes(ledgers.granted(grants).settled(dict(reports), grants).to_bytes())
 
 
 _decoded = functools.lru_cache(maxsize=4096)(decode)
