@@ -36,7 +36,7 @@ from ciuic_p2p.daemon.snapshotting import Keeper
 from ciuic_p2p.daemon.swarmfile import open_swarm
 from ciuic_p2p.errors import LocalError, MalformedMessage, RemoteError
 from ciuic_p2p.local.http import HttpServer
-from ciuic_p2p.local.protocol import Attach, ObjectRequest, Position, Progress, Ready
+from ciuic_p2p.local.protocol import AskLease, Attach, Leased, ObjectRequest, Position, Progress, Ready
 from ciuic_p2p.local.server import LocalServer
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.net.discovery import Discovery, Pace
@@ -399,6 +399,9 @@ class Daemon:
 
     async def position(self, trainer: Trainer) -> Position:
         return self._runs.position(trainer)
+
+    async def lease(self, trainer: Trainer, ask: AskLease) -> Leased:
+        return await self._runs.lease(trainer, ask)
 
     async def view(self, what: str, options: dict[str, Any]) -> Any:
         views: dict[str, Callable[[], Any]] = {

@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 
 from ciuic_p2p.core.ancestry import MOST_STATES
+from ciuic_p2p.core.ledgers import Ledgers
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
 from ciuic_p2p.core.piecework import Piecework
 from ciuic_p2p.errors import MalformedMessage, PeerUnreachable
@@ -129,6 +130,7 @@ class Fetch:
         manifest = StateManifest.from_wire(msgpack.unpackb(offer.manifest, strict_map_key=True))
         if (manifest.epoch, manifest.state_hash) != (self._epoch, self._state_hash):
             raise MalformedMessage(sender, "it offered a state that is not the one asked for")
+        Ledgers.from_bytes(manifest.ledgers)  # so that what is held here can be read
         if self._manifest is None:
             self._manifest, self.ancestors = manifest, offer.ancestors[-MOST_STATES:]
             self._state = OuterState.empty(manifest.count, manifest.parameter_count)

@@ -11,6 +11,7 @@ import structlog
 
 from ciuic_p2p.core.events import MessageReceived, PeerReturned
 from ciuic_p2p.core.frames import FrameHeader
+from ciuic_p2p.core.ledgers import LARGEST_REPORT_BYTES, MOST_DATASETS, Used, UseReport, Wanted, encode_report
 from ciuic_p2p.core.messages import (
     AskPieces,
     AskState,
@@ -31,8 +32,9 @@ from ciuic_p2p.core.planning.network import Network
 from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.seat import Seat
-from ciuic_p2p.errors import LocalError
-from ciuic_p2p.local.protocol import Attach, Position, Progress
+from ciuic_p2p.data.positions import slots_from_plain, slots_to_plain
+from ciuic_p2p.errors import LocalError, MalformedMessage
+from ciuic_p2p.local.protocol import AskLease, Attach, Leased, Position, Progress
 from ciuic_p2p.local.protocol import Ready as TrainerReady
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.net.tasks import TaskSet
@@ -45,6 +47,8 @@ log = structlog.get_logger(__name__)
 MOST_RUNS = 32
 RECOVER_AGAIN_S = 5.0
 """Between two tries at a run of which no snapshot can be read."""
+MOST_TOLD = 200
+"""Stretches of a lease at once: what is used of them fits a report."""
 STALLED_S = 0.5
 """A process that was not run for so long, or frozen, must not take the others' silence for theirs."""
 
@@ -173,7 +177,7 @@ class Runs:
 
     def ready(self, trainer: Trainer, ready: TrainerReady) -> None:
         host, seat = self._seats[trainer]
-        host.trainer_ready(seat, ready.samples)
+        host.trainer_ready(seat, ready.samples, _report_of(ready))
 
     def progress(self, trainer: Trainer, progress: Progress) -> None:
         _, seat = self._seats[trainer]
@@ -192,6 +196,13 @@ class Runs:
         others = (p for (p, run), s in self._standings.items() if run == host.run and s.training)
         training = sorted({self._around.me, *others})
         return Position(index=training.index(self._around.me), count=len(training), epoch=host.machine.epoch or 0)
+
+    async def lease(self, trainer: Trainer, ask: AskLease) -> Leased:
+        """Raises LocalError for a dataset that is not the one that the run knows by this name."""
+        host, _ = self._seats[trainer]
+        wanted = Wanted(dataset=ask.dataset, count=ask.count, samples=ask.samples)
+        held = await host.lease(wanted, waits=ask.waits)
+        return Leased(slots=slots_to_plain(held.slots)[:MOST_TOLD], open_pass=held.open_pass)
 
     def _make(self, run: str) -> RunHost:
         host = RunHost(run, self._around, self._seed_wait_s())
@@ -228,3 +239,17 @@ class Runs:
     def describe(self) -> list[dict[str, Any]]:
         """As `ciuic-peer status --json` prints them."""
         return [host.describe() for host in self._hosts.values()]
+
+
+def _report_of(ready: TrainerReady) -> UseReport:
+    """Raises MalformedMessage."""
+    if len(ready.used) > MOST_DATASETS:
+        raise MalformedMessage(None, f"a report of {len(ready.used)} datasets")
+    report = []
+    for dataset, used in sorted(ready.used.items()):
+        if not isinstance(dataset, str):
+            raise MalformedMessage(None, "a report names datasets")
+        report.append(Used(dataset=dataset, slots=slots_from_plain(used)))
+    if len(encode_report(tuple(report))) > LARGEST_REPORT_BYTES:
+        raise MalformedMessage(None, f"a report of over {LARGEST_REPORT_BYTES} bytes")
+    return tuple(report)

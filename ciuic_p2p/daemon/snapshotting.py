@@ -153,6 +153,7 @@ class RunSnapshots:
             is_complete=False,
             blob=_NO_BLOB,
             quorum=quorum_of(len({self._keeper.me, *moment.members})),
+            ledgers=version.ledgers,
         )
         began_s = time.monotonic()
         try:

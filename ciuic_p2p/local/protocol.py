@@ -1,8 +1,8 @@
 """What the daemon and the processes on its machine say to each other. Every field is checked when a message is made,
 so one that exists is legal on either side. Knows no socket and nothing of what the messages lead to.
 
-    trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · leave
-    daemon → trainer        waiting · attached · advanced · position · refused
+    trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · lease · leave
+    daemon → trainer        waiting · attached · advanced · position · leased · refused
     command line → daemon   view · invite · snapshot · stop
     anybody → daemon        put · get · read · list · remove · stat, for objects
     daemon → both           view · moved · stopping · refused
@@ -97,9 +97,32 @@ class Ready(Message):
     samples: int
     steps: int
     loss: float | None
+    used: dict[str, Any] = field(default_factory=dict)
+    """Dataset → slots used of it, as `slots_to_plain` gives them."""
 
     def __post_init__(self) -> None:
         _check_progress(self.samples, self.steps, self.loss)
+        checks.mapping("used", self.used)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskLease(Message):
+    """What does this trainer hold of a dataset? It reads it from now on."""
+
+    type: ClassVar[str] = "lease"
+    dataset: str
+    count: int
+    """Slots in a pass."""
+    samples: int
+    """How many slots it needs for one round."""
+    waits: bool
+    """It cannot go on without any: the answer comes once there are some."""
+
+    def __post_init__(self) -> None:
+        checks.run_name("dataset", self.dataset)
+        checks.whole("count", self.count, least=1, most=1 << 62)
+        checks.whole("samples", self.samples, least=1, most=1 << 40)
+        checks.instance("waits", self.waits, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +346,21 @@ class Position(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leased(Message):
+    """What the trainer may use of the dataset now."""
+
+    type: ClassVar[str] = "leased"
+    slots: list[list[int]]
+    """As `slots_to_plain` gives them."""
+    open_pass: int
+    """The first pass of which something is neither used nor anybody's."""
+
+    def __post_init__(self) -> None:
+        checks.instance("slots", self.slots, list)
+        checks.whole("open_pass", self.open_pass)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Message):
     """The daemon does not do what was asked. `kind` names the class in errors.py."""
 
@@ -372,6 +410,7 @@ TO_DAEMON: dict[str, type[Message]] = {
         Progress,
         Ready,
         AskPosition,
+        AskLease,
         Leave,
         AskView,
         Invite,
@@ -386,7 +425,7 @@ TO_DAEMON: dict[str, type[Message]] = {
     )
 }
 FROM_DAEMON: dict[str, type[Message]] = {
-    kind.type: kind for kind in (Waiting, Attached, Advanced, Position, Refused, View, Moved, Stopping)
+    kind.type: kind for kind in (Waiting, Attached, Advanced, Position, Leased, Refused, View, Moved, Stopping)
 }
 
 

@@ -40,8 +40,9 @@ WHOLE = "ciuic.anchor"
 """The name of the one tensor where nobody knows the model's own."""
 LARGEST_MANIFEST_BYTES = 32 << 20
 _SUFFIX = ".snapshot"
-_FIELDS_BEFORE_QUORUM = 13
 _VALUES_AT_ONCE = 1 << 20
+_FIELDS_AT_FIRST = 13
+"""Of manifests that were written before there were quorums and ledgers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ class Snapshot:
     blob: BlobManifest
     quorum: int = 0
     """So many witnesses make it complete; 0 where the version of this program that saved it did not keep that."""
+    ledgers: bytes = b""
+    """Which samples are used, as the state has it (core/ledgers.py)."""
 
     @property
     def size_bytes(self) -> int:
@@ -124,7 +127,7 @@ class Snapshots:
         state = OuterState.empty(snapshot.count, snapshot.parameter_count)
         try:
             _fill(state, read_blob(self._store.get, snapshot.blob))
-            found = StateManifest.describe(state, snapshot.epoch, snapshot.samples).state_hash
+            found = StateManifest.describe(state, snapshot.epoch, snapshot.samples, snapshot.ledgers).state_hash
         except (ShardMissing, StoreUnusable, MalformedPayload, ValueError) as error:
             raise SnapshotDamaged(snapshot.run, snapshot.epoch, str(error)) from error
         if found != snapshot.state_hash:
@@ -208,10 +211,10 @@ def _read(path: Path) -> Snapshot | None:
         data = files.read_whole(path, LARGEST_MANIFEST_BYTES)
         if data is None:
             raise MalformedMessage(None, "the disk does not give it back")
-        value = wire.unpack(data, LARGEST_MANIFEST_BYTES)
-        if isinstance(value, list) and len(value) == _FIELDS_BEFORE_QUORUM:
-            value.append(0)
-        found: Snapshot = wire.from_wire(Snapshot, value)
+        fields = wire.unpack(data, LARGEST_MANIFEST_BYTES)
+        if isinstance(fields, list) and len(fields) == _FIELDS_AT_FIRST:
+            fields += [0, b""]
+        found: Snapshot = wire.from_wire(Snapshot, fields)
     except (OSError, MalformedMessage) as error:
         _log.warning("snapshot.unreadable", file=str(path), error=str(error))
         return None

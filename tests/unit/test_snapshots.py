@@ -187,10 +187,20 @@ def test_leftovers_of_a_killed_save_are_no_snapshot(tmp_path: Path, store: DiskS
     assert state.count
 
 
-def test_one_that_was_saved_before_quorums_were_kept_is_read(tmp_path: Path, store: DiskStore) -> None:
-    state, snapshots = state_of(4), Snapshots(tmp_path / "snapshots", store)
-    saved = snapshots.save(snapshot_of(state, quorum=3), state)
-    (file,) = (tmp_path / "snapshots").glob("*/*.snapshot")
+def test_the_ledgers_are_saved_and_a_state_without_its_own_is_damaged(tmp_path: Path, store: DiskStore) -> None:
+    state, ledgers = state_of(1), b"what is used"
+    state_hash = StateManifest.describe(state, 7, 70, ledgers).state_hash
+    snapshots = Snapshots(tmp_path / "snapshots", store)
+    saved = snapshots.save(snapshot_of(state, state_hash=state_hash, ledgers=ledgers), state)
     assert snapshots.of_run("mnist") == [saved]
-    file.write_bytes(msgpack.packb(msgpack.unpackb(file.read_bytes())[:-1]))
+    assert snapshots.load(saved).anchor.tobytes() == state.anchor.tobytes()
+    with pytest.raises(SnapshotDamaged, match="another hash"):
+        snapshots.load(replace(saved, ledgers=b"something else"))
+
+
+def test_a_manifest_from_before_there_were_quorums_and_ledgers_is_read(tmp_path: Path, store: DiskStore) -> None:
+    snapshots, state = Snapshots(tmp_path / "snapshots", store), state_of(1)
+    saved = snapshots.save(snapshot_of(state, quorum=3), state)
+    file = tmp_path / "snapshots" / "mnist" / saved.name
+    file.write_bytes(msgpack.packb(msgpack.unpackb(file.read_bytes())[:-2]))
     assert snapshots.of_run("mnist") == [replace(saved, quorum=0)]
