@@ -705,6 +705,8 @@ class RunHost:
         with self._changed:
             loan = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
             ancestors = self._machine.ancestry.short(ask.state_hash)
+        if loan is not None:
+            self._around.transport.prepare(sender)  # lanes open while it reads the manifest
         manifest = msgpack.packb(loan.version.manifest.to_wire()) if loan is not None else b""
         offer = StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest, ancestors=ancestors)
         self._send((sender,), offer)
@@ -736,6 +738,8 @@ class RunHost:
     async def _fetch_state(self, action: e.FetchState) -> None:
         log.info("state.fetching", run=self.run, epoch=action.epoch, donors=len(action.donors))
         local = self.seat.initial_values() if self.seat is not None else None
+        for donor in action.donors:
+            self._around.transport.prepare(donor)
         fetch = Fetch(self.run, action.epoch, action.state_hash, action.donors, lambda p, m: self._send((p,), m), local)
         self._fetch = fetch
         try:
