@@ -130,7 +130,7 @@ def test_what_frames_need_may_be_opened_before_there_are_any(pair) -> None:
         anna.transport.prepare(PeerId("nobody"))
         if isinstance(anna.transport, Sessions):
             async with asyncio.timeout(PATIENCE_S):
-                while not (anna.transport.read_lanes(bert.peer) and bert.transport.read_lanes(anna.peer)):
+                while not (anna.transport.read_lanes(bert.peer) and bert.transport.read_lanes(anna.peer)):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         bert.transport.send_frames(anna.peer, [probe(1, b"bulk")])
         await anna.heard.until(lambda: len(anna.heard.frames) == 1)
