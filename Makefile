@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-# Tests that start no daemon take turns on all cores. Those that do have the machine for themselves: they wait for processes.
+# Tests that start daemons mostly wait for them: two at a time, apart from those that compute.
 DAEMON_TESTS := tests/swarm tests/wan
 OTHER_TESTS := $(DAEMON_TESTS:%=--ignore=%) -n auto --maxprocesses=8
 FAST_TESTS := $(OTHER_TESTS) --ignore=tests/sim
@@ -33,7 +33,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/pytest $(OTHER_TESTS)
-	$(BIN)/pytest $(DAEMON_TESTS)
+	$(BIN)/pytest $(DAEMON_TESTS) -n 2
 
 check: lint types imports fast-tests
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ciuic_p2p.errors import (
+        CheckpointUnreadable,
         ConfigError,
         DaemonGone,
         LayoutMismatch,
@@ -20,17 +21,22 @@ if TYPE_CHECKING:
         StoreFull,
         SwarmError,
         TooFewCopies,
+        VersionGone,
     )
     from ciuic_p2p.train.client import Client
+    from ciuic_p2p.train.dcp import CiuicReader, CiuicWriter
     from ciuic_p2p.train.run import Run, join
     from ciuic_p2p.train.strategies import DiLoCo
 
 _HOMES = {
     "join": "ciuic_p2p.train.run",
     "Client": "ciuic_p2p.train.client",
+    "CiuicReader": "ciuic_p2p.train.dcp",
+    "CiuicWriter": "ciuic_p2p.train.dcp",
     "Run": "ciuic_p2p.train.run",
     "DiLoCo": "ciuic_p2p.train.strategies",
     "SwarmError": "ciuic_p2p.errors",
+    "CheckpointUnreadable": "ciuic_p2p.errors",
     "LocalError": "ciuic_p2p.errors",
     "ConfigError": "ciuic_p2p.errors",
     "NoDaemon": "ciuic_p2p.errors",
@@ -40,9 +46,13 @@ _HOMES = {
     "ObjectUnreadable": "ciuic_p2p.errors",
     "StoreFull": "ciuic_p2p.errors",
     "TooFewCopies": "ciuic_p2p.errors",
+    "VersionGone": "ciuic_p2p.errors",
 }
 
 __all__ = [
+    "CheckpointUnreadable",
+    "CiuicReader",
+    "CiuicWriter",
     "Client",
     "ConfigError",
     "DaemonGone",
@@ -56,6 +66,7 @@ __all__ = [
     "StoreFull",
     "SwarmError",
     "TooFewCopies",
+    "VersionGone",
     "join",
 ]
 

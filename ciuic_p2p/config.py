@@ -60,6 +60,8 @@ class DaemonConfig:
     """What the store leaves free on its disk."""
     repair_period_s: float
     """Between two repairs of the store."""
+    scrub_period_s: float
+    """In which all shards of the store are read once and compared with their names."""
     gone_after_s: float
     """How long the copies of a silent peer count; then they are made anew."""
     snapshot_every_s: float
@@ -242,6 +244,12 @@ def _snapshot_period_s(value: object) -> float:
     return float(value)
 
 
+def _scrub_period_s(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.05 <= value <= 365 * 86_400:
+        raise ValueError("give seconds between 0.05 and 31536000")
+    return float(value)
+
+
 def _lane_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 64:
         raise ValueError("give a whole number between 1 and 64")
@@ -329,6 +337,7 @@ SETTINGS = (
     Setting("store_quota_bytes", "--store-quota-bytes", _as_number(int), _size_bytes, lambda: None),
     Setting("store_reserve_bytes", "--store-reserve-bytes", _as_number(int), _size_bytes, lambda: 1 << 30),
     Setting("repair_period_s", "--repair-period-s", _as_number(float), _period_s, lambda: 60.0),
+    Setting("scrub_period_s", "--scrub-period-s", _as_number(float), _scrub_period_s, lambda: 604_800.0),
     Setting("gone_after_s", "--gone-after-s", _as_number(float), _wait_s, lambda: 600.0),
     Setting("snapshot_every_s", "--snapshot-every-s", _as_number(float), _snapshot_period_s, lambda: 7200.0),
     Setting("log_level", "--log-level", str, _log_level, lambda: "info"),

@@ -57,6 +57,14 @@ class ObjectMissing(LocalError):
     """No peer that was here wrote an object of this name, or it was removed."""
 
 
+class CheckpointUnreadable(LocalError):
+    """What lies under a name does not describe a checkpoint, or a part of the checkpoint is lost or another one."""
+
+
+class VersionGone(LocalError):
+    """The version of an object that was read is not kept any more: another one took its place, or it was removed."""
+
+
 class SnapshotDamaged(LocalError):
     """A snapshot on this disk cannot be read back."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ciuic_p2p.cli import demo, lab, objects, simulate, snapshot, start, views
+from ciuic_p2p.cli import demo, lab, objects, simulate, snapshot, start, trade, views
 from ciuic_p2p.cli.outcome import report_crash
 from ciuic_p2p.config import debug_wanted
 
@@ -17,6 +17,8 @@ for view in (views.status, views.peers, views.links, views.rounds, views.plan, v
     app.command()(view)
 for object_command in (objects.put, objects.get, objects.ls, objects.rm, objects.stat):
     app.command()(object_command)
+app.command("export")(trade.export_)
+app.command("import")(trade.import_)
 app.command()(demo.demo)
 app.command()(simulate.simulate)
 app.add_typer(lab.app, name="lab")

@@ -29,7 +29,7 @@ def draw_object(row: dict[str, Any]) -> RenderableType:
         ("size", in_bytes(row["size_bytes"])),
         ("etag", row["etag"]),
         ("written", f"{_time(row['created_at_ms'])} by {row['author']}"),
-        ("copies", f"{row['copies']} of each of its {row['shards']} shards"),
+        _kept(row),
     ):
         head.add_row(f"[bold]{label}[/bold]", cell(value))
     if row["conflicts"]:
@@ -45,6 +45,15 @@ def draw_object(row: dict[str, Any]) -> RenderableType:
             cell(version["etag"])[:12],
         )
     return Group(head, "", versions)
+
+
+def _kept(row: dict[str, Any]) -> tuple[str, str]:
+    """How far it is from being lost."""
+    if not row.get("erasure"):
+        return "copies", f"{row['copies']} of each of its {row['shards']} shards"
+    spare = row["spare_peers"]
+    told = f"{spare} of its peers may be lost" if spare >= 0 else "too few are here to read it"
+    return "erasure", f"{row['erasure']}, {row['shards']} shards, {told}"
 
 
 def _kind(place: int, version: dict[str, Any]) -> str:

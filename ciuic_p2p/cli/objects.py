@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,13 +24,25 @@ def put(
     file: Annotated[Path, typer.Argument(help="The file to share.", show_default=False)],
     address: Address,
     *,
+    erasure: Annotated[
+        str | None, typer.Option(metavar="K+M", help="Instead of copies: any K of K+M peers give it back, such as 4+2.")
+    ] = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Share a file as an object; done when enough peers hold it."""
-    with _progress(f"put {file.name}") as moved:
-        row = Client(home).upload_file(file, address, moved)
-    _say(row, as_json, f"{row['address']}: {row['copies']} copies")
+    code = None if erasure is None else _code(erasure)
+    with progress(f"put {file.name}") as moved:
+        row = Client(home).upload_file(file, address, moved, erasure=code)
+    kept = f"{row['copies']} copies" if code is None else f"{row['erasure']}, {row['spare_peers']} peers may be lost"
+    _say(row, as_json, f"{row['address']}: {kept}")
+
+
+def _code(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,3})\+([0-9]{1,3})", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not K+M, such as 4+2", param_hint="--erasure")
+    return int(found[1]), int(found[2])
 
 
 @reports_failure
@@ -42,7 +55,7 @@ def get(
 ) -> None:
     """Fetch an object into a file: whole and verified, or not at all."""
     target = file or Path(address.rpartition("/")[2] or ".")
-    with _progress(f"get {target.name}") as moved:
+    with progress(f"get {target.name}") as moved:
         row = Client(home).download_file(address, target, moved)
     _say(row, as_json, f"{target}")
 
@@ -91,7 +104,7 @@ def _say(row: dict[str, Any], as_json: bool, line: str) -> None:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Moved | None]:
+def progress(what: str) -> Iterator[Moved | None]:
     """A bar on stderr while it lasts, where a person watches."""
     if not sys.stderr.isatty():
         yield None

@@ -26,6 +26,8 @@ def draw_status(status: dict[str, Any]) -> RenderableType:
         ("store", _store(status.get("store"))),
     ):
         head.add_row(f"[bold]{label}[/bold]", cell(value))
+    for waiting in status.get("recovering", []):
+        head.add_row("[bold]waits[/bold]", _waiting(waiting))
     if not status["runs"]:
         return Group(head, "No run yet: ciuic.join(...) in a training script begins one.")
     runs = _table("run", "epoch", "training", "participating", "samples/s", "state hash", "last round")
@@ -136,9 +138,14 @@ def draw_plan(plan: dict[str, Any]) -> RenderableType:
     return Group(head, "", peers, "", others)
 
 
+MOST_NAMED = 8
+"""Shards; `--json` has all of them."""
+
+
 def draw_snapshots(snapshots: list[dict[str, Any]]) -> RenderableType:
     """Saved states, run by run."""
     table = _table("run", "epoch", "saved at", "size", "complete", "saved by", "shards missing", "state")
+    notes = [note for one in snapshots if (note := _lost(one))]
     for one in snapshots:
         at = datetime.fromtimestamp(one["saved_at_s"], tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         table.add_row(
@@ -151,7 +158,28 @@ def draw_snapshots(snapshots: list[dict[str, Any]]) -> RenderableType:
             cell(one["missing_shards"]),
             cell(one["state_hash"])[:12],
         )
-    return table
+    return Group(table, *notes)
+
+
+def _waiting(snapshot: dict[str, Any]) -> str:
+    """What a run waits for before it goes on."""
+    which = f"{cell(snapshot['run'])} {cell(snapshot['epoch'])}"
+    if not snapshot["complete"]:
+        return f"{which}: until enough others have said whether they saved the same"
+    return _lost(snapshot) or f"{which}: the rest comes from other peers"
+
+
+def _lost(snapshot: dict[str, Any]) -> str:
+    """What must happen before a snapshot is whole again; nothing where its missing shards come by themselves."""
+    lost = snapshot.get("lost_shards", [])
+    if not lost:
+        return ""
+    shards = ", ".join(f"{shard[:12]}…" for shard in lost[:MOST_NAMED])
+    shards += f" and {len(lost) - MOST_NAMED} more shards" if len(lost) > MOST_NAMED else ""
+    who = f"{listed(snapshot['must_return'])} must return" if snapshot["must_return"] else "no peer that is known had them"
+    others = sorted(set(snapshot["may_help"]) - set(snapshot["must_return"]))
+    instead = f" (or {listed(others)})" if others and snapshot["must_return"] else ""
+    return f"{cell(snapshot['run'])} {cell(snapshot['epoch'])}: nobody here has {cell(shards)}; {who}{instead}"
 
 
 def yes_no(value: bool) -> str:
@@ -184,7 +212,9 @@ def _store(facts: dict[str, Any] | None) -> str:
         return UNKNOWN
     quota = f" of {in_bytes(facts['quota_bytes'])}" if facts["quota_bytes"] is not None else ""
     short = f", {facts['under_replicated']} of them wait for copies" if facts["under_replicated"] else ""
-    return f"{facts['objects']} objects{short}; {in_bytes(facts['used_bytes'])}{quota} here in {facts['shards']} shards"
+    damaged = facts.get("damaged_shards", 0)
+    worn = f", {damaged} were damaged and {facts['repaired_shards']} of them came back" if damaged else ""
+    return f"{facts['objects']} objects{short}; {in_bytes(facts['used_bytes'])}{quota} here in {facts['shards']} shards{worn}"
 
 
 def _table(*columns: str) -> Table:

@@ -2,8 +2,8 @@
 
 Many peers share one cable between two regions. What all of a region move over it together, and the queue that is neither before
 their lines nor before the receivers', tell each of them what it carries, as for a line (core/pacing.py); they tell each other
-and come to say the same. Each then takes of it in proportion to what the round's plan has it send, among those that have
-something to send. Where nothing of the kind was seen there is no limit. Pure: no clock, no sockets.
+and come to say the same (core/crossing.py says who takes how much of it). Where nothing of the kind was seen there is no limit.
+Pure: no clock, no sockets.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ciuic_p2p.core.messages import Plan, Way
+from ciuic_p2p.core.messages import Way
 from ciuic_p2p.core.pacing import FULL_MS, GUESS_SHARE, LEAST_MBPS, Capacity, FlowWindow, most, total_sent_mbps
-from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import UNKNOWN_REGION, PeerId
 
 SURE_WINDOWS = 3
@@ -94,42 +93,6 @@ class Cables:
             for peer, amount in sent.items()
             if (region := region_of(peer)) in self._found and amount > 0
         }
-
-
-Crossings = Mapping[str, Mapping[PeerId, int]]
-"""Region → peer of this region → values that it sends there."""
-
-
-def crossings_of(plan: Plan, here: str, region_of: Callable[[PeerId], str]) -> Crossings:
-    """Of the peers of region `here`, in one round."""
-    found: dict[str, dict[PeerId, int]] = {}
-
-    def cross(source: PeerId, target: PeerId, values: int) -> None:
-        region = region_of(target)
-        if values and region_of(source) == here and is_region(region) and region != here:
-            sent = found.setdefault(region, {})
-            sent[source] = sent.get(source, 0) + values
-
-    if not is_region(here):
-        return found
-    for span, tree in zip(plan.spans, trees_of(plan), strict=True):
-        values = span.stop - span.start
-        for child, parent in tree.edges():
-            cross(child, parent, values)
-            cross(parent, child, values)
-        for listener in plan.listeners:
-            cross(span.owner, listener, values)
-    return found
-
-
-def share_of_cable(crossing: Mapping[PeerId, int], others: Iterable[PeerId], me: PeerId) -> float:
-    """This peer's part of a cable on which `others` have something to send as well.
-
-    crossing: what the round's plan has each send there; who is not in it, such as a donor of a state, counts like their mean.
-    """
-    typical = sum(crossing.values()) / len(crossing) if crossing else 1.0
-    mine = crossing.get(me, typical)
-    return mine / (mine + sum(crossing.get(peer, typical) for peer in others))
 
 
 def cables_of(ways: Mapping[PeerId, Iterable[Way]], region_of: Callable[[PeerId], str]) -> dict[tuple[str, str], float]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ciuic_p2p.core.codec_choice import AUTO, POLICIES
+from ciuic_p2p.core.ledgers import NO_LEDGERS, Ledgers, UseReport, Wanted
 from ciuic_p2p.core.messages import TOPOLOGIES, Message
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -145,6 +146,22 @@ class TrainerReady:
     """The trainer finished its inner steps. 0 samples: its parameters are not finite, nothing is contributed."""
 
     samples: int
+    report: UseReport = ()
+    """What of its leases it used for that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetWanted:
+    """The trainer reads this dataset, or needs another number of its samples for a round than it said."""
+
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAwaited:
+    """The trainer cannot go on without a lease of this dataset, which it wants."""
+
+    dataset: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +179,7 @@ class StateHeld:
     """Of all rounds that led to it."""
     ancestors: tuple[str, ...] = ()
     """Of one that was fetched: what led to it."""
+    ledgers: Ledgers = NO_LEDGERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +190,7 @@ class FetchFailed:
     state_hash: StateHash
 
 
-RunEvent = TrainerAttached | TrainerReady | TrainerLeft | StateHeld | FetchFailed | RoundEvent
+RunEvent = TrainerAttached | DatasetWanted | LeaseAwaited | TrainerReady | TrainerLeft | StateHeld | FetchFailed | RoundEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

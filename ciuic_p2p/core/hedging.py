@@ -234,6 +234,18 @@ class Reading:
         ]
         return None if self.finished else min(times, default=None)
 
+    def late(self) -> frozenset[str]:
+        """Shards that nobody else can be asked for, and that do not come, or later than they should: whoever can make them
+        of others need not wait for the end."""
+        asked = self._searches.keys() - self._waiting.keys()
+        return frozenset(shard for shard in asked if self._is_late(self._searches[shard]))
+
+    def _is_late(self, search: _Search) -> bool:
+        """Also where nobody is asked any more."""
+        return all(self._is_overdue(peer, ask) for peer, ask in search.asks.items()) and not any(
+            self._may_ask(search, peer) for peer in search.wanted.holders
+        )
+
     def handle(self, event: ReadingEvent, now: float) -> list[ReadingAction]:
         """now: seconds of a clock that never goes back."""
         if self.finished:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from ciuic_p2p.core.ledgers import MOST_DATASETS, Grant, Wanted
 from ciuic_p2p.core.shard_messages import (
     AskEntries,
     AskInventory,
@@ -152,6 +153,12 @@ class Standing:
     training: bool
     """A trainer is attached."""
     samples_per_s: float
+    wanted: tuple[Wanted, ...] = ()
+    """The datasets that its trainer reads."""
+
+    def __post_init__(self) -> None:
+        if len({each.dataset for each in self.wanted}) != len(self.wanted) or len(self.wanted) > MOST_DATASETS:
+            raise ValueError("a dataset twice, or too many")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +209,8 @@ class Plan:
     """What the model's own seconds were multiplied by for that."""
     patience_s: float
     """How long a member waits for bytes that should have come, from measured goodput and jitter."""
+    grants: tuple[Grant, ...] = ()
+    """Of the run's datasets, by name; then the round has one more part, in which reports of what was used travel."""
 
     def __post_init__(self) -> None:
         if not self.contributors or len(self.contributors) + len(self.listeners) > MOST_MEMBERS:
@@ -222,6 +231,15 @@ class Plan:
         if edge != self.count:
             raise ValueError("spans must cover the whole tensor")
         self._require_ways()
+        self._require_grants()
+
+    def _require_grants(self) -> None:
+        names = [grant.dataset for grant in self.grants]
+        if names != sorted(set(names)) or len(names) > MOST_DATASETS:
+            raise ValueError("grants out of order, twice of one dataset, or of too many")
+        there = {*self.contributors, *self.listeners}
+        if any(peer not in there for grant in self.grants for peer, _ in grant.shares):
+            raise ValueError("a grant to a peer that is not in the plan")
 
     def _require_ways(self) -> None:
         """Raises ValueError unless every contributor's values find one way to each owner."""

@@ -26,6 +26,8 @@ class Part:
     stop: int
     owner: PeerId
     lossless: bool
+    is_report: bool = False
+    """Holds no values: in it travels what each contributor used of the run's datasets (core/ledgers.py)."""
 
     @property
     def count(self) -> int:
@@ -43,7 +45,8 @@ def choose_part_values(count: int, owners: int, values_per_s: float) -> int:
 
 
 def cut_parts(plan: Plan) -> tuple[Part, ...]:
-    """Every peer gets the same parts from the same plan; none crosses a span's or the parameters' edge."""
+    """Every peer gets the same parts from the same plan; none crosses a span's or the parameters' edge. The last one is for
+    reports, where the plan grants leases: its owner is the leader, to whom each sends its own."""
     parts = []
     for span in plan.spans:
         start = span.start
@@ -52,4 +55,6 @@ def cut_parts(plan: Plan) -> tuple[Part, ...]:
             stop = min(start + plan.part_values, span.stop, edge)
             parts.append(Part(start, stop, span.owner, lossless=start >= plan.parameter_count))
             start = stop
+    if plan.grants:
+        parts.append(Part(plan.count, plan.count, plan.contributors[0], lossless=True, is_report=True))
     return tuple(parts)

@@ -67,14 +67,14 @@ class Piecework:
             donor.owes.clear()
         self._ask_again(owed)
 
-    def asks(self) -> dict[PeerId, tuple[int, ...]]:
-        """Whom to ask for what now; it counts as asked."""
-        asked = {donor: self._next_for(donor) for donor in self._donors}
+    def asks(self, expected: int = 0) -> dict[PeerId, tuple[int, ...]]:
+        """Whom to ask for what now; it counts as asked. expected: how many donors there will be in a moment, if more."""
+        most = max(OWED_BY_ALL // max(len(self._donors), expected, 1), LEAST_OWED)
+        asked = {donor: self._next_for(donor, most) for donor in self._donors}
         return {donor: pieces for donor, pieces in asked.items() if pieces}
 
-    def _next_for(self, name: PeerId) -> tuple[int, ...]:
+    def _next_for(self, name: PeerId, most: int) -> tuple[int, ...]:
         donor = self._donors[name]
-        most = max(OWED_BY_ALL // len(self._donors), LEAST_OWED)
         if len(donor.owes) > most // 2:
             return ()
         pieces: list[int] = []

@@ -118,6 +118,9 @@ def _trees_of_parts(plan: Plan, parts: Sequence[Part]) -> list[Tree]:
     spans = iter(zip(plan.spans, trees_of(plan), strict=True))
     span, tree = None, None
     for part in parts:
+        if part.is_report:
+            found.append(direct_tree(part.owner, plan.contributors))
+            continue
         while span is None or part.start >= span.stop:
             span, tree = next(spans)
         assert tree is not None

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ciuic_p2p.core.ancestry import Ancestry, Moment
 from ciuic_p2p.core.codec_choice import CodecChoice, Situation, Stage, choose_codec
 from ciuic_p2p.core.events import (
     ContributionReady,
+    DatasetWanted,
     DropRound,
     FetchFailed,
     FetchState,
     FinishRound,
+    LeaseAwaited,
     LeaveRound,
     LoadTrainer,
     MessageReceived,
@@ -44,6 +46,7 @@ from ciuic_p2p.core.events import (
     TrainerReady,
     WorkGivenUp,
 )
+from ciuic_p2p.core.ledgers import NO_LEDGERS, Grant, Ledgers, UseReport, Wanted, share_out
 from ciuic_p2p.core.lineage import Lineage, best_lineage, holders
 from ciuic_p2p.core.messages import BUTTERFLY, Briefing, Fence, Plan, Ready, Repair, Report, Standing
 from ciuic_p2p.core.newcomers import Newcomers
@@ -54,6 +57,7 @@ from ciuic_p2p.core.planning.planner import RoundToPlan, plan_round
 from ciuic_p2p.core.rounds import Round
 from ciuic_p2p.core.succession import next_counter, order_of_succession, term_of
 from ciuic_p2p.core.topology import LEAST_PATIENCE_S, Links, Places, crosses_regions, survey_links
+from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.terms import PeerId, StateHash
 
 NO_HASH = StateHash("")
@@ -78,6 +82,11 @@ class _Trainer:
     spent_epoch: int | None = None
     """The epoch of the round that this contribution was sent to; it must not enter one of another epoch."""
     counted_epoch: int | None = None
+    report: UseReport = ()
+    """What it used of its leases for the contribution that is ready."""
+    wanted: dict[str, Wanted] = field(default_factory=dict)
+    awaited: str | None = None
+    """The dataset of which it waits for a lease."""
 
 
 class RunMachine:
@@ -130,6 +139,12 @@ class RunMachine:
         """Of the newest plan, whoever led it, so that a border is the same for all leaders. So is the topology."""
         self._topology_before = BUTTERFLY
         self._early: list[tuple[PeerId, Ready | Fence | Report | Repair]] = []
+        self.ledgers: Ledgers = NO_LEDGERS
+        """Of the state that is held."""
+        self._granted: tuple[int, Ledgers] | None = None
+        """By the plan of this term, so that they are computed once."""
+        self._sent: tuple[int, UseReport] = (-1, ())
+        """What went with the contribution to the round of that epoch; its trainer may have left since."""
 
     # -- what the shell may ask ----------------------------------------------------------------------------------------
 
@@ -160,7 +175,23 @@ class RunMachine:
             samples=self.samples,
             training=self.training,
             samples_per_s=self.samples_per_s,
+            wanted=tuple(self._trainer.wanted[name] for name in sorted(self._trainer.wanted)) if self._trainer else (),
         )
+
+    def granted(self) -> Ledgers:
+        """Those of the state, and what the plan of the round that begins from it grants."""
+        current = self.current_round()
+        if current is None or current.plan.base_hash != self.state_hash or not current.plan.grants:
+            return self.ledgers
+        if self._granted is None or self._granted[0] != current.plan.term:
+            self._granted = (current.plan.term, self.ledgers.granted(current.plan.grants))
+        return self._granted[1]
+
+    def lease_of(self, dataset: str) -> Slots:
+        """What this peer's trainer may use now: not what is on its way to the others already."""
+        epoch, report = self._sent
+        sent = next((each.slots for each in report if each.dataset == dataset), NO_SLOTS) if epoch == self.epoch else NO_SLOTS
+        return self.granted().lease_of(dataset, self.me) - sent
 
     def network(self) -> Network:
         """What plans are made by."""
@@ -215,9 +246,18 @@ class RunMachine:
                 if self.epoch is None and self._fetching is None:
                     self.layout = shape.layout
                 return []
-            case TrainerReady(samples=samples):
+            case DatasetWanted(wanted=wanted):
+                if self._trainer is not None:
+                    self._trainer.wanted[wanted.dataset] = wanted
+                return []
+            case LeaseAwaited(dataset=dataset):
+                if self._trainer is not None:
+                    self._trainer.awaited = dataset
+                return []
+            case TrainerReady(samples=samples, report=report):
                 if self._trainer is not None:
                     self._trainer.ready_samples, self._trainer.ready_s = samples, now
+                    self._trainer.report, self._trainer.awaited = report, None
                     self._trainer.spent_epoch = self._trainer.counted_epoch = None
                 return []
             case TrainerLeft():
@@ -309,6 +349,7 @@ class RunMachine:
         stepped = self._stepping is not None and epoch == self._stepping + 1
         given_up = self._continue_ancestry(held, stepped=stepped)
         self.epoch, self.state_hash, self.samples, self._epoch_began_s = epoch, held.state_hash, held.samples, now
+        self.ledgers, self._granted = held.ledgers, None
         self._seeding, self._fetching, self._unfetchable, self._stepping = False, None, None, None
         self._best_known = False
         self._abandoned = {e: term for e, term in self._abandoned.items() if e >= epoch}
@@ -552,7 +593,8 @@ class RunMachine:
     def _turn_at(self, trainer: _Trainer) -> float | None:
         """When it is this peer's turn to plan, by the order of succession."""
         place = self._candidates().index(self.me)
-        if place == 0 and len(self._candidates()) == 1 and self._behind() and trainer.ready_samples is None:
+        is_training = trainer.ready_samples is None and not self._is_starved(trainer)
+        if place == 0 and len(self._candidates()) == 1 and self._behind() and is_training:
             return None  # alone it needs no plan before its inner steps are done; until then others may have arrived
         if place == 0:
             return self._epoch_began_s + self._arrival_wait_s(trainer)
@@ -639,7 +681,15 @@ class RunMachine:
             predicted_s=planned.predicted_s,
             correction=planned.correction,
             patience_s=planned.patience_s,
+            grants=self._grant(contributors, listeners),
         )
+
+    def _grant(self, contributors: tuple[PeerId, ...], listeners: tuple[PeerId, ...]) -> tuple[Grant, ...]:
+        """To all that train, those on their way to this state included."""
+        standings = {peer: self.standings[peer] for peer in (*contributors, *listeners) if peer in self.standings}
+        standings = {self.me: self.standing(), **standings}
+        wanted = {peer: standing.wanted for peer, standing in standings.items() if standing.training}
+        return share_out(wanted, {peer: standing.samples_per_s for peer, standing in standings.items()}, self.ledgers)
 
     def _choose_codec(self, shape: RunShape, contributors: tuple[PeerId, ...]) -> CodecChoice:
         return choose_codec(
@@ -673,11 +723,28 @@ class RunMachine:
             return []
         if trainer is None:
             return self._filter(current.handle(ContributionReady(samples=0), now))
+        if self._is_starved(trainer):
+            return self._filter(current.handle(ContributionReady(samples=0), now))
         if trainer.ready_samples is None or trainer.spent_epoch not in (None, current.plan.epoch):
             return []
+        if not self._may_report(trainer.report, current.plan.grants):
+            return self._filter(current.handle(ContributionReady(samples=0), now))
+        if not self.granted().covers(self.me, trainer.report):
+            trainer.ready_samples = 0  # it was given up meanwhile, and others train on the same samples
         if trainer.ready_samples > 0:
             trainer.spent_epoch = current.plan.epoch
+            self._sent = (current.plan.epoch, trainer.report)
         return self._filter(current.handle(ContributionReady(samples=trainer.ready_samples), now))
+
+    def _is_starved(self, trainer: _Trainer) -> bool:
+        """It does nothing until it is given samples, by a plan that knows that it wants them."""
+        awaited = trainer.awaited
+        return trainer.ready_samples is None and awaited is not None and not self.lease_of(awaited).count
+
+    @staticmethod
+    def _may_report(report: UseReport, grants: tuple[Grant, ...]) -> bool:
+        """Whether this round carries reports of these datasets; else the contribution waits for one that does."""
+        return {each.dataset for each in report} <= {grant.dataset for grant in grants}
 
     def _record(self) -> list[RunAction]:
         """As leader of a finished round: writes its transcript once every member has said where it stands."""

@@ -92,7 +92,7 @@ def _scalar_from_wire(annotation: Any, value: Any) -> Any:
     return value
 
 
-def unpack(data: bytes, largest_bytes: int) -> Any:
+def unpack(data: bytes | memoryview, largest_bytes: int) -> Any:
     """One msgpack value of at most `largest_bytes`; raises MalformedMessage."""
     if len(data) > largest_bytes:
         raise MalformedMessage(None, f"{len(data)} bytes where at most {largest_bytes} are taken")

@@ -24,8 +24,11 @@ LARGEST_VALUE = np.float32(2.0**126)
 class Contribution:
     """Valid until the exchange is given back to the trainer."""
 
-    def __init__(self, base: Float32, local: Float32, feedback: Callable[[], Feedback]) -> None:
-        """base, local: [count] float32, not written to meanwhile. feedback: asked for when a codec wants it."""
+    def __init__(self, base: Float32, local: Float32, feedback: Callable[[], Feedback], report: bytes = b"") -> None:
+        """base, local: [count] float32, not written to meanwhile. feedback: asked for when a codec wants it.
+
+        report: what was used of leases for it, as it travels."""
+        self._report = report
         self._base = base
         self._local = local
         self._feedback = feedback
@@ -61,6 +64,8 @@ class Contribution:
         self._over = True
 
     def _make_payload(self, number: int, part: Part, codec: Codec) -> memoryview:
+        if part.is_report:
+            return memoryview(self._report)
         if codec.wants_feedback:
             return self._payload_with_feedback(number, part, codec)
         values = self.values(part)

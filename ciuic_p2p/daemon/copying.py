@@ -94,7 +94,7 @@ class Copying:
             holding = {peer for peer in present if shard in everyone.get(peer, ())}
             for peer in self._to_ask(shard, size_bytes, able, holding):
                 asks.setdefault(peer, {})[shard] = size_bytes
-            if len(holding) >= needed:
+            if self._is_enough(shard, holding, needed):
                 del self._open[shard]
                 self.done_bytes += size_bytes
             elif len(holding | set(self._targets[shard])) < needed:
@@ -105,7 +105,7 @@ class Copying:
     def _to_ask(self, shard: ShardId, size_bytes: int, able: list[Holder], holding: set[PeerId]) -> list[PeerId]:
         """At first also those that hold it: nothing names it yet, and they could let go of it."""
         if shard not in self._targets:
-            self._targets[shard] = place(shard, able, self._replicas, size_bytes, holding)
+            self._targets[shard] = self._choose(shard, size_bytes, able, holding)
         is_new = shard not in self._begun
         self._begun.add(shard)
         return [
@@ -113,6 +113,12 @@ class Copying:
             for peer in self._targets[shard]
             if peer != self._me and (is_new or peer not in holding) and shard not in self._asked.get(peer, {})
         ]
+
+    def _choose(self, shard: ShardId, size_bytes: int, able: list[Holder], holding: set[PeerId]) -> tuple[PeerId, ...]:
+        return place(shard, able, self._replicas, size_bytes, holding)
+
+    def _is_enough(self, shard: ShardId, holding: set[PeerId], needed: int) -> bool:
+        return len(holding) >= needed
 
     def _too_few(self, possible: int, needed: int, size_bytes: int, able: list[Holder]) -> TooFewCopies:
         full = {holder.peer: "its store is full" for holder in able if holder.free_bytes < size_bytes}

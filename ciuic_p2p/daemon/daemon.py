@@ -36,7 +36,7 @@ from ciuic_p2p.daemon.snapshotting import Keeper
 from ciuic_p2p.daemon.swarmfile import open_swarm
 from ciuic_p2p.errors import LocalError, MalformedMessage, RemoteError
 from ciuic_p2p.local.http import HttpServer
-from ciuic_p2p.local.protocol import Attach, ObjectRequest, Position, Progress, Ready
+from ciuic_p2p.local.protocol import AskLease, Attach, Leased, ObjectRequest, Position, Progress, Ready
 from ciuic_p2p.local.server import LocalServer
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.net.discovery import Discovery, Pace
@@ -112,22 +112,26 @@ class Daemon:
         self._exit.callback(self._keeper.close)
         self._objects = Objects(self._object_surroundings(), self._store)  # before sessions, which bring messages for it
         self._objects.keeper.keep_also.append(self._snapshots.reachable)
+        self._objects.keeper.want_also.append(self._snapshots.wanting)
+        self._keeper.stored = self._objects.stored
         self._exit.push_async_callback(self._objects.close)
         await self._objects.start()
         self._exit.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+        work = await self._exit.enter_async_context(_Tasks())
+        self._runs = Runs(self._surroundings(work.group), self._seed_wait_s, self._discovery.publish_soon)
+        self._hosts = self._runs.hosts
+        self._recovering = self._objects.recovering(self._snapshots)
+        await self._runs.restore(self._recovering)
         self._exit.push_async_callback(self._network.stop)  # after the sessions: relayed ones say goodbye through it
-        self._bound = await self._sessions.start()
+        self._bound = await self._sessions.start()  # from here on there are messages, for runs as for objects
         self._exit.push_async_callback(self._sessions.stop)
         self._neighbours.sessions = self._sessions
         await self._network.start()
         self._network.set_stream_handler(self._sessions.accept_stream)
         self._sessions.use_relay(self._network.open_stream)
-        tasks = await self._exit.enter_async_context(_Tasks())
-        self._runs = Runs(self._surroundings(tasks.group), self._seed_wait_s, self._discovery.publish_soon)
-        self._exit.callback(self._runs.close)
-        self._hosts = self._runs.hosts
-        await self._runs.restore()
-        self._desk = SnapshotDesk(self._runs, self._snapshots)
+        chores = await self._exit.enter_async_context(_Tasks())
+        self._exit.push_async_callback(self._runs.close)  # while the others still hear it
+        self._desk = SnapshotDesk(self._runs, self._snapshots, self._recovering)
         self._showing = Showing(
             self.config,
             self._swarm.swarm_id,
@@ -137,14 +141,15 @@ class Daemon:
             self._network_measured,
             self._pathfinder.show,
             self._objects.describe,
+            self._recovering.describe_waiting,
         )
         self._discovery.start()
         self._exit.push_async_callback(self._discovery.stop)
         await self._exit.enter_async_context(LocalServer(socket_path(self.config.home), self))
         await self._serve_http()
         for every_s, act in self._chores():
-            tasks.spawn(_repeat(every_s, act))
-        tasks.spawn(self._watch_loop())
+            chores.spawn(_repeat(every_s, act))
+        chores.spawn(self._watch_loop())
 
     async def run_until_stopped(self) -> None:
         await self._stopping.wait()
@@ -380,6 +385,7 @@ class Daemon:
     # -- what this machine asks (local.server.TrainerHost) -----------------------------------------------------------------
 
     async def attach(self, trainer: Trainer, attach: Attach) -> None:
+        await self._runs.recovered(trainer)
         self._runs.attach(trainer, attach)
 
     async def progress(self, trainer: Trainer, progress: Progress) -> None:
@@ -393,6 +399,9 @@ class Daemon:
 
     async def position(self, trainer: Trainer) -> Position:
         return self._runs.position(trainer)
+
+    async def lease(self, trainer: Trainer, ask: AskLease) -> Leased:
+        return await self._runs.lease(trainer, ask)
 
     async def view(self, what: str, options: dict[str, Any]) -> Any:
         views: dict[str, Callable[[], Any]] = {

@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 
 from ciuic_p2p.core.ancestry import MOST_STATES
+from ciuic_p2p.core.ledgers import Ledgers
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
 from ciuic_p2p.core.piecework import Piecework
 from ciuic_p2p.errors import MalformedMessage, PeerUnreachable
@@ -26,6 +27,8 @@ from ciuic_p2p.terms import PeerId, StateHash
 log = structlog.get_logger(__name__)
 
 OFFER_LIMIT_S = 10.0
+LATE_OFFER_S = 1.0
+"""A donor that has not answered by then is not counted on."""
 STALL_LIMIT_S = 8.0
 """Without a piece from anybody for so long, what is missing is asked for again, of the next donors."""
 MOST_STALLS = 3
@@ -62,6 +65,7 @@ class Fetch:
         self._refused: set[PeerId] = set()
         self._changed = asyncio.Event()
         self._lock = threading.Lock()
+        self._began_s = self._loop.time()
 
     @property
     def tag(self) -> int:
@@ -87,6 +91,7 @@ class Fetch:
 
     async def run(self) -> tuple[OuterState, StateManifest] | None:
         """None when no donor could give it."""
+        self._began_s = self._loop.time()
         for donor in self._donors:
             self._ask_for_offer(donor)
         await self._wait(lambda: self._manifest is not None or self._refused >= set(self._donors), OFFER_LIMIT_S)
@@ -125,6 +130,7 @@ class Fetch:
         manifest = StateManifest.from_wire(msgpack.unpackb(offer.manifest, strict_map_key=True))
         if (manifest.epoch, manifest.state_hash) != (self._epoch, self._state_hash):
             raise MalformedMessage(sender, "it offered a state that is not the one asked for")
+        Ledgers.from_bytes(manifest.ledgers)  # so that what is held here can be read
         if self._manifest is None:
             self._manifest, self.ancestors = manifest, offer.ancestors[-MOST_STATES:]
             self._state = OuterState.empty(manifest.count, manifest.parameter_count)
@@ -168,11 +174,18 @@ class Fetch:
         return self._state, self._manifest
 
     def _ask_for_missing(self) -> None:
+        expected = self._expected()
         with self._lock:
-            asked, donors = self._work.asks(), len(self._work.donors)
+            asked, donors = self._work.asks(expected), max(len(self._work.donors), expected)
         for donor, pieces in asked.items():
             wanted = AskPieces(run=self._run, epoch=self._epoch, state_hash=self._state_hash, pieces=pieces, donors=donors)
             self._ask(donor, wanted)
+
+    def _expected(self) -> int:
+        """Donors, those too that are far and have not answered yet: the first to answer would else fill the line alone, and the
+        others overfill it a moment later."""
+        is_early = self._loop.time() < self._began_s + LATE_OFFER_S
+        return len(set(self._donors) - self._refused) if is_early else 0
 
     def _ask_for_offer(self, donor: PeerId) -> None:
         self._ask(donor, AskState(run=self._run, epoch=self._epoch, state_hash=self._state_hash))

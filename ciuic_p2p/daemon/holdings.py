@@ -102,6 +102,11 @@ class Holdings:
         self._came: dict[ShardId, int] = {}
         self._left: set[ShardId] = set()
         self._telling: asyncio.TimerHandle | None = None
+        self._damaged: set[ShardId] = set()
+        """What the disk lost, and nobody has put again."""
+        self.damaged = 0
+        """Shards that the disk lost or changed since this daemon began; `repaired`: those that came back from others."""
+        self.repaired = 0
         self.changed = asyncio.Event()
         """Set whenever anything of this is another; whoever waits for it clears it first."""
 
@@ -122,6 +127,9 @@ class Holdings:
 
     def note_came(self, shard: ShardId, size_bytes: int) -> None:
         """It is durable here. Told anew also when it was here before: somebody may wait to hear it."""
+        if shard in self._damaged:
+            self._damaged.discard(shard)
+            self.repaired += 1
         self._mine.add(shard, size_bytes)
         self._came[shard] = size_bytes
         self._left.discard(shard)
@@ -132,6 +140,13 @@ class Holdings:
             self._came.pop(shard, None)
             self._left.add(shard)
             self._tell_soon()
+
+    def note_damaged(self, shard: ShardId) -> None:
+        """The disk has it no more, or gives back something else; it was set aside. What was never here is no loss."""
+        if shard in self.mine and shard not in self._damaged:
+            self._damaged.add(shard)
+            self.damaged += 1
+        self.note_left(shard)
 
     def free_bytes(self) -> int:
         """What is still offered: within the quota, above the disk's reserve."""
@@ -225,6 +240,11 @@ class Holdings:
 
     def silent_since_s(self) -> dict[PeerId, float]:
         return {peer: told.silent_since_s for peer, told in self._told.items() if told.silent_since_s is not None}
+
+    def has_told_all(self, peer: PeerId) -> bool:
+        """Whether what it holds is known, as far as it said. Always true of this peer."""
+        told = self._told.get(peer)
+        return peer == self._me or (told is not None and told.offer is not None and told.offer.digest == told.shards.digest())
 
     def holders(self) -> list[Holder]:
         """All that are known, this peer included."""

@@ -9,7 +9,8 @@ from typing import Any
 from ciuic_p2p.core.objects import SCHEME, ObjectName, check_bucket, parse_address
 from ciuic_p2p.daemon.objects import Objects
 from ciuic_p2p.errors import LocalError
-from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, RemoveObject, StatObject
+from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, ReadObject, RemoveObject, StatObject
+from ciuic_p2p.tensors.erasure import Code
 
 MOST_LISTED = 5000
 """In one answer, which is a few MB with the longest names."""
@@ -19,9 +20,11 @@ async def answer_request(objects: Objects, request: ObjectRequest, moved: Callab
     """Plain data. Raises what the object store does, and LocalError for an address that is none."""
     match request:
         case PutObject():
-            return await objects.put(Path(request.path), _name(request.address), moved)
+            return await objects.put(Path(request.path), _name(request.address), moved, _code(request))
         case GetObject():
             return await objects.get(_name(request.address), Path(request.path), moved)
+        case ReadObject():
+            return await objects.read(_name(request.address), request.offset, request.length, request.etag)
         case StatObject():
             return objects.stat(_name(request.address))
         case RemoveObject():
@@ -52,6 +55,15 @@ def _split(prefix: str) -> tuple[str, str]:
     except ValueError as error:
         raise LocalError(str(error), f"write it as {SCHEME}BUCKET/PREFIX") from None
     return bucket, key
+
+
+def _code(request: PutObject) -> Code | None:
+    if not (request.data_shards or request.parity_shards):
+        return None
+    try:
+        return Code(k=request.data_shards, m=request.parity_shards)
+    except ValueError as error:
+        raise LocalError(f"no erasure code of {error}", "such as 4+2: any 4 of 6 shards give all") from None
 
 
 def _name(address: str) -> ObjectName:

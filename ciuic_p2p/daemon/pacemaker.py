@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ciuic_p2p.core.cables import Cables, CrossingFlow, Crossings, cables_of, crossings_of, is_region, share_of_cable
-from ciuic_p2p.core.messages import Line, Plan, Way, encode
+from ciuic_p2p.core.cables import CrossingFlow
+from ciuic_p2p.core.crossing import Crossing
+from ciuic_p2p.core.messages import Line, Plan, encode
 from ciuic_p2p.core.pacing import (
     FIRST_GUESS_MBPS,
     LEAST_MBPS,
@@ -81,10 +82,6 @@ class _Flow:
     """So much longer than at best are round trips on its lanes: no queue on the way is longer. Infinite: nothing came back."""
     loses_mine: bool = False
     """Much of what is sent to it is lost."""
-    ways: tuple[Way, ...] = ()
-    """What it says of the ways from its region to others."""
-    ways_of_round: int = 0
-    """How many rounds this peer had opened when it said so."""
     pace_mbps: float | None = None
     held_windows: int = 0
     """In a row, in which frames waited and yet much less was moved than the pace allows."""
@@ -104,22 +101,13 @@ class Pacemaker:
     ) -> None:
         """rtt_ms: of a peer as probed, 0 while unknown. region_of: any peer, this one too."""
         self._sessions = sessions
-        self._me = me
         self._region_of = region_of
-        self._cables = Cables()
+        self._crossing = Crossing(me, region_of)
         self._rtt_ms = rtt_ms
         self._up, self._down = up, down
         self._loop = asyncio.get_running_loop()
         self._flows: dict[PeerId, _Flow] = {}
         self._demands = Demands()
-        self._crossings: Crossings = {}
-        """Of the newest round, of whichever run."""
-        self._rounds = 0
-        """Opened so far."""
-        self._moved_mbps: dict[str, float] = {}
-        """To each other region, in the last window."""
-        self._waits: frozenset[str] = frozenset()
-        """Regions to which something is to be sent, as was told."""
         self._told_at_s = -math.inf
         self._read_at_s = self._loop.time()
         self._up_queued_ms = self._down_queued_ms = 0.0
@@ -133,8 +121,7 @@ class Pacemaker:
     # -- what is to be sent: from any thread ---------------------------------------------------------------------------
 
     def round_opened(self, plan: Plan, me: PeerId) -> None:
-        self._crossings = crossings_of(plan, self._region_of(me), self._region_of)
-        self._rounds += 1
+        self._crossing.round_opened(plan)
         self._demands.open(plan.run, plan.epoch, demand_of(plan, me))
         self._apply_soon()
 
@@ -155,9 +142,10 @@ class Pacemaker:
     def line_told(self, peer: PeerId, line: Line) -> None:
         flow = self._flows.setdefault(peer, _Flow())
         flow.down_mbps, flow.line_mbps = max(line.down_mbps, LEAST_MBPS), line.line_mbps
-        flow.loses, flow.spare_mbps, flow.ways, flow.ways_of_round = line.loses, line.spare_mbps, line.ways, self._rounds
+        flow.loses, flow.spare_mbps = line.loses, line.spare_mbps
         flow.sent_queued_ms, flow.up_queued_ms, flow.down_queued_ms = line.queued_ms, line.up_queued_ms, line.down_queued_ms
         flow.delay.add(line.sent_at_ms, self._loop.time())
+        self._crossing.told(peer, line.ways)
         self._apply()
 
     def lines_mbps(self, me: PeerId) -> dict[PeerId, float]:
@@ -167,8 +155,7 @@ class Pacemaker:
 
     def cables_mbps(self) -> dict[tuple[str, str], float]:
         """(from region, to region) → what lies between carries, where that is less than the lines do."""
-        ways = {peer: flow.ways for peer, flow in self._flows.items()} | {self._me: self._ways()}
-        return cables_of(ways, self._region_of)
+        return self._crossing.cables_mbps()
 
     def introduce(self, peer: PeerId) -> None:
         """To a peer that has just come."""
@@ -176,6 +163,7 @@ class Pacemaker:
 
     def forget(self, peer: PeerId) -> None:
         self._flows.pop(peer, None)
+        self._crossing.forget(peer)
         self._fetches.pop(peer, None)
 
     def _line_mbps(self) -> float:
@@ -218,8 +206,8 @@ class Pacemaker:
     def path_limit_mbps(self, peer: PeerId) -> float | None:
         """What the path to a peer could carry, where it is the path that limits what is sent there; None where it is not."""
         region = self._crosses_to(peer)
-        if (cable_mbps := self._cables.capacities().get(region)) is not None:
-            return cable_mbps * self._share_of(region)
+        if (cable_mbps := self._crossing.capacities().get(region)) is not None:
+            return cable_mbps * self._crossing.share_of(region)
         flow = self._flows.get(peer)
         return flow.sent_mbps if flow is not None and flow.held_windows >= HELD_WINDOWS else None
 
@@ -245,7 +233,7 @@ class Pacemaker:
         return max(min(flow.sent_queued_ms, flow.grown_ms), 0.0)
 
     def _judge_up(self, sending: Mapping[PeerId, FlowWindow]) -> None:
-        behind_cables = self._cables.capacities().keys()
+        behind_cables = self._crossing.capacities().keys()
         flows = [self._flows[peer] for peer in sending if self._crosses_to(peer) not in behind_cables]  # others wait there
         self._up_queued_ms = common_queue_ms([self._queued_ms(flow) for flow in flows])
         alone_ms = self._queued_ms(flows[0]) - flows[0].down_queued_ms if len(flows) == 1 else 0.0
@@ -255,9 +243,7 @@ class Pacemaker:
             self._up.add(moved_mbps, max(self._up_queued_ms, alone_ms), loses=loses)
 
     def _judge_down(self, receiving: Mapping[PeerId, FlowWindow]) -> None:
-        here = self._region_of(self._me)
-        all_flows = [self._flows[peer] for peer in receiving]
-        flows = [flow for flow in all_flows if all(way.region != here for way in flow.ways if way.mbps > 0)]
+        flows = [self._flows[peer] for peer in receiving if not self._crossing.comes_over_a_cable(peer)]
         self._down_queued_ms = common_queue_ms([max(flow.delay.queued_ms - flow.up_queued_ms, 0.0) for flow in flows])
         moved_mbps = sum(window.received_mbps for window in receiving.values()) + self._forwarded_mbps
         if receiving:
@@ -266,63 +252,19 @@ class Pacemaker:
         self._spare_mbps = max(0.0, self._down.mbps - moved_mbps) / max(len(receiving), 1)
 
     def _judge_cables(self, sending: Mapping[PeerId, FlowWindow]) -> None:
-        here, crossing = self._region_of(self._me), dict[str, list[CrossingFlow]]()
+        crossing: dict[str, list[CrossingFlow]] = {}
         for peer, window in sending.items():
-            flow, region = self._flows[peer], self._crosses_to(peer)
-            if is_region(here) and is_region(region) and region != here:
-                queued_ms = self._queued_ms(flow) - self._up_queued_ms - flow.down_queued_ms
-                crossing.setdefault(region, []).append(CrossingFlow(window, max(queued_ms, 0.0)))
-        self._moved_mbps = {region: sum(flow.window.sent_mbps for flow in flows) for region, flows in crossing.items()}
-        used_mbps = total_sent_mbps(sending.values()) if sending else 0.0
-        told = {region: self._told_of(region) for region in {*crossing, *(way.region for way in self._neighbourly_ways())}}
-        for region, flows in crossing.items():
-            others_mbps = sum(way.moved_mbps for way in told[region])
-            self._cables.judge(region, flows, self._up.mbps, used_mbps, others_mbps)
-        for region, ways in told.items():
-            words = [way.mbps for way in ways if way.mbps > 0 and way.moved_mbps > 0]
-            self._cables.agree(region, words, self._up.mbps / self._share_of(region), moves=region in crossing)
-
-    def _neighbourly_ways(self) -> list[Way]:
-        """Of the others in this region."""
-        return [way for peer in self._around() for way in self._flows[peer].ways]
-
-    def _told_of(self, region: str) -> list[Way]:
-        return [way for way in self._neighbourly_ways() if way.region == region]
-
-    def _around(self) -> list[PeerId]:
-        here = self._region_of(self._me)
-        return [peer for peer in self._flows if is_region(here) and self._region_of(peer) == here]
-
-    def _share_of(self, region: str) -> float:
-        """This peer's part of what lies between. Whom the round has send there counts until it says that all was sent."""
-        crossing = self._crossings.get(region, {})
-        others = []
-        for peer in self._around():
             flow = self._flows[peer]
-            waits = any(way.waits for way in flow.ways if way.region == region)
-            if waits or (peer in crossing and flow.ways_of_round < self._rounds):
-                others.append(peer)
-        return share_of_cable(crossing, others, self._me)
-
-    def _ways(self) -> tuple[Way, ...]:
-        found = self._cables.capacities()
-        return tuple(
-            Way(
-                region=region,
-                mbps=found.get(region, 0.0),
-                moved_mbps=self._moved_mbps.get(region, 0.0),
-                waits=region in self._waits,
-            )
-            for region in sorted({*found, *self._moved_mbps, *self._waits})
-        )
+            queued_ms = self._queued_ms(flow) - self._up_queued_ms - flow.down_queued_ms
+            crossing.setdefault(self._crosses_to(peer), []).append(CrossingFlow(window, max(queued_ms, 0.0)))
+        self._crossing.judge(crossing, self._up.mbps, total_sent_mbps(sending.values()) if sending else 0.0)
 
     def _tell_if_waiting_changed(self, waiting: Iterable[PeerId]) -> None:
         """To those who share cables with this peer."""
-        here, now = self._region_of(self._me), self._loop.time()
-        waits = frozenset(region for peer in waiting if is_region(region := self._crosses_to(peer)) and region != here)
-        if waits != self._waits and now - self._told_at_s >= HASTE_S:
-            self._waits, self._told_at_s = waits, now
-            for peer in self._around():
+        now = self._loop.time()
+        if now - self._told_at_s >= HASTE_S and self._crossing.now_waits(map(self._crosses_to, waiting)):
+            self._told_at_s = now
+            for peer in self._crossing.neighbours():
                 self._tell(peer)
 
     def _tell(self, peer: PeerId) -> None:
@@ -336,7 +278,7 @@ class Pacemaker:
             up_queued_ms=self._up_queued_ms,
             down_queued_ms=self._down_queued_ms,
             loses=flow.loses_mine,
-            ways=self._ways(),
+            ways=self._crossing.ways(),
         )
         with contextlib.suppress(PeerUnreachable):
             self._sessions.send_message(peer, encode(line))
@@ -354,7 +296,7 @@ class Pacemaker:
                 down_mbps=round(self._down.mbps, 1),
                 up_queued_ms=round(self._up_queued_ms),
                 down_queued_ms=round(self._down_queued_ms),
-                cables={region: round(mbps, 1) for region, mbps in self._cables.capacities().items()},
+                cables={region: round(mbps, 1) for region, mbps in self._crossing.capacities().items()},
                 flows=flows,
             )
 
@@ -395,7 +337,7 @@ class Pacemaker:
             self._sessions.resize(peer, lanes_for(mbps, self._rtt_ms(peer)))
 
     def _cable_limits(self, sent: Mapping[PeerId, float]) -> dict[PeerId, float]:
-        return self._cables.limits(sent, self._crosses_to, self._share_of)
+        return self._crossing.limits(sent, self._crosses_to)
 
     def _most_forwarded_mbps(self, *, shares: bool) -> float | None:
         """shares: this peer has frames of its own to send. None while nobody knows what the line carries."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 
@@ -18,6 +19,7 @@ from ciuic_p2p.core.messages import Message
 from ciuic_p2p.core.placement import order_sources
 from ciuic_p2p.core.repairs import Census, Copy, HeldShard, plan_drops, plan_repairs
 from ciuic_p2p.core.shard_messages import LONGEST_REASON, MOST_ASKED, MOST_TOLD, DeclineShards, KeepShards, shard_name, shard_of
+from ciuic_p2p.core.stripes import FetchShard, RebuildShard, Stripe, plan_stripes, surplus_of
 from ciuic_p2p.daemon.holdings import Holdings
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.errors import LocalError, PeerUnreachable
@@ -30,6 +32,9 @@ log = structlog.get_logger(__name__)
 PROMISE_S = 6 * 3600.0
 """How long a shard is kept that somebody asked for, and of whose object nothing is known yet: a put over a slow line lasts."""
 
+BATCHES_AT_ONCE = 2
+"""Of what one peer asked for: while the last shards of one are compared and written, the line carries the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -40,6 +45,19 @@ class Survey:
     copies: tuple[Copy, ...]
     surplus: frozenset[ShardId]
     """That this peer may let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class StripeSurvey:
+    """The same of shards that have parity."""
+
+    short: frozenset[ShardId]
+    """That no peer has that is here, or was so a short time ago."""
+    fetches: frozenset[ShardId]
+    """That this peer should have, and another one has."""
+    rebuilds: Mapping[Stripe, tuple[ShardId, ...]]
+    """That this peer is to make of others."""
+    surplus: frozenset[ShardId]
 
 
 class Replicas:
@@ -65,6 +83,8 @@ class Replicas:
         self._tasks = tasks
         self._asked: dict[PeerId, dict[ShardId, int]] = {}
         """What each peer asked this one to keep, and is not here yet."""
+        self._batches: dict[PeerId, list[dict[ShardId, int]]] = {}
+        """Those of it that are on their way."""
         self._promised_s: dict[ShardId, float] = {}
         """Until when it is kept, whoever knows of it."""
 
@@ -91,25 +111,46 @@ class Replicas:
             else:
                 refused.append(shard)
         self._decline(peer, refused, "its store is full")
-        if taken and fetching is None:
+        if taken:
             self._asked[peer] = taken
-            self._tasks.spawn(self._fetch_all(peer, taken))
+            batches = self._batches.setdefault(peer, [])
+            if len(batches) < BATCHES_AT_ONCE and self._next_batch(peer):
+                batch: dict[ShardId, int] = {}
+                batches.append(batch)
+                self._tasks.spawn(self._fetch_batches(peer, batch))
         return wanted.keys() - set(refused)
 
-    async def _fetch_all(self, peer: PeerId, asked: dict[ShardId, int]) -> None:
+    def _next_batch(self, peer: PeerId) -> dict[ShardId, int]:
+        """Of what the peer asked for, and is not on its way."""
+        begun = {shard for batch in self._batches[peer] for shard in batch}
+        waiting = ((shard, size_bytes) for shard, size_bytes in self._asked[peer].items() if shard not in begun)
+        return dict(islice(waiting, MOST_ASKED))
+
+    async def _fetch_batches(self, peer: PeerId, batch: dict[ShardId, int]) -> None:
+        """One after the other, until none is left. batch: shows which one it is."""
+        asked = self._asked[peer]
         try:
-            while asked:
-                batch = dict(list(asked.items())[:MOST_ASKED])
-                try:
-                    missing = await self.fetch(batch, first=peer)
-                except LocalError as error:
-                    self._decline(peer, asked, error.what)
-                    return
-                self._decline(peer, missing, "it did not get them")
-                for shard in batch:
+            while waiting := self._next_batch(peer):
+                batch.update(waiting)
+                await self._fetch_batch(peer, waiting)
+                for shard in waiting:
                     asked.pop(shard, None)
+                batch.clear()
         finally:
-            del self._asked[peer]
+            self._batches[peer] = [other for other in self._batches[peer] if other is not batch]
+            if not self._batches[peer]:
+                del self._batches[peer], self._asked[peer]
+
+    async def _fetch_batch(self, peer: PeerId, batch: Mapping[ShardId, int]) -> None:
+        try:
+            missing: Iterable[ShardId] = await self.fetch(batch, first=peer)
+            reason = "it did not get them"
+        except LocalError as error:  # the rest would fare no better
+            rest = self._next_batch(peer)
+            missing, reason = [*(shard for shard in batch if shard not in self._holdings.mine), *rest], error.what
+            for shard in rest:
+                del self._asked[peer][shard]
+        self._decline(peer, missing, reason)
 
     async def fetch(self, shards: Mapping[ShardId, int], first: PeerId | None = None) -> list[ShardId]:
         """Takes them into the store; returns those that could not be had. first: who surely has them. Raises StoreFull,
@@ -130,8 +171,8 @@ class Replicas:
         nearest = order_sources(self._me, able, {peer: self._rtt_ms(peer) for peer in known})
         return tuple(dict.fromkeys((*([first] if first is not None else []), *nearest)))
 
-    def _keep(self, _shard: ShardId, data: bytearray) -> None:
-        self._store.put(memoryview(data))
+    def _keep(self, shard: ShardId, data: memoryview) -> None:
+        self._store.put(data, shard)
 
     def _decline(self, peer: PeerId, shards: Iterable[ShardId], reason: str) -> None:
         names = tuple(map(shard_name, shards))
@@ -152,14 +193,29 @@ class Replicas:
         everyone = self._holdings.everyone()
         return await asyncio.to_thread(_survey, self._me, shards, everyone, census, replicas)
 
+    async def survey_stripes(self, stripes: Collection[Stripe], gone_after_s: float) -> StripeSurvey:
+        census = Census(self._holdings.holders(), self._holdings.silent_since_s(), time.monotonic(), gone_after_s)
+        return await asyncio.to_thread(_survey_stripes, self._me, stripes, self._holdings.everyone(), census)
+
     async def repair(self, copies: Collection[Copy], shards: Mapping[ShardId, int]) -> None:
         """Makes those copies whose target is this peer. What cannot be had now is planned again in the next period."""
         mine = [ShardId(copy.shard) for copy in copies if copy.target == self._me and copy.shard in shards]
+        await self.bring({shard: shards[shard] for shard in mine})
+
+    async def bring_back(self, shards: Mapping[ShardId, int]) -> None:
+        """What should be here and is not, as far as somebody has it."""
+        for shard in shards.keys() & self._holdings.mine.keys():
+            if not self._store.has(shard):
+                self._holdings.note_damaged(shard)
+        await self.bring({shard: size_bytes for shard, size_bytes in shards.items() if self.sources(shard)})
+
+    async def bring(self, mine: Mapping[ShardId, int]) -> None:
+        """Here, as far as it can be had now."""
         if not mine:
             return
         log.info("shards.repairing", shards=len(mine))
         try:
-            missing = await self.fetch({shard: shards[shard] for shard in mine})
+            missing = await self.fetch(mine)
         except LocalError as error:
             log.warning("shards.not_repaired", error=str(error))
         else:
@@ -182,4 +238,25 @@ def _survey(
         short=frozenset(ShardId(each.shard) for each in held if len(census.copies(each)) < replicas),
         copies=plan_repairs(held, census, replicas),
         surplus=frozenset(ShardId(drop.shard) for drop in plan_drops(held, census, replicas) if drop.holder == me),
+    )
+
+
+def _survey_stripes(
+    me: PeerId, stripes: Collection[Stripe], everyone: list[tuple[PeerId, Mapping[ShardId, int]]], census: Census
+) -> StripeSurvey:
+    """In a thread."""
+    shards = {shard for stripe in stripes for shard in stripe.shards}
+    holders = {shard: frozenset(peer for peer, theirs in everyone if shard in theirs) for shard in shards}
+    plan = plan_stripes(stripes, holders, census)
+    rebuilds: dict[Stripe, tuple[ShardId, ...]] = {}
+    for each in plan:
+        if isinstance(each, RebuildShard) and each.target == me:
+            rebuilds[each.stripe] = (*rebuilds.get(each.stripe, ()), each.shard)
+    surplus = [surplus_of(me, stripe, holders, census) for stripe in stripes]
+    needed = {s for stripe, extra in zip(stripes, surplus, strict=True) for s in stripe.shards if s not in extra}
+    return StripeSurvey(
+        short=frozenset(shard for shard in shards if not holders[shard] & census.staying.keys()),
+        fetches=frozenset(each.shard for each in plan if isinstance(each, FetchShard) and each.target == me),
+        rebuilds=rebuilds,
+        surplus=frozenset[ShardId]().union(*surplus) - needed,
     )

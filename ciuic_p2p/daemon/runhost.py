@@ -23,6 +23,7 @@ from blake3 import blake3
 
 from ciuic_p2p.core import events as e
 from ciuic_p2p.core.frames import HEADER_BYTES, FrameHeader, FrameKind
+from ciuic_p2p.core.ledgers import Ledgers, UseReport, Wanted
 from ciuic_p2p.core.messages import (
     AskPieces,
     AskState,
@@ -41,6 +42,7 @@ from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
+from ciuic_p2p.daemon.leasing import Held, LeaseDesk, describe_ledgers
 from ciuic_p2p.daemon.likeness import describe_difference
 from ciuic_p2p.daemon.pacemaker import Pacemaker
 from ciuic_p2p.daemon.roundlog import RoundLog
@@ -125,6 +127,7 @@ class RunHost:
         self._fetch: Fetch | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._closed = False
+        self._leases = LeaseDesk(run, self._machine, self._loop)
         self.given_up_samples = 0
         """Counted here while the swarm was parted, and not in the state that went on."""
 
@@ -135,6 +138,7 @@ class RunHost:
         with self._changed:
             computing = self._perform(self._machine.handle(event, time.monotonic()))
             self._changed.notify_all()
+            self._leases.look()
         for action, values in computing:
             self._around.pool.submit(self._compute, action, values)
 
@@ -184,7 +188,8 @@ class RunHost:
         with self._changed:
             self._machine.layout, self._model = snapshot.layout, snapshot.model()
             self.snapshots.begin_from(snapshot)
-            self._hold(Version.of(state, snapshot.epoch, snapshot.samples), ancestors=snapshot.ancestors)
+            version = Version.of(state, snapshot.epoch, snapshot.samples, snapshot.ledgers)
+            self._hold(version, ancestors=snapshot.ancestors)
 
     def order_snapshot(self) -> int:
         """All peers of the run save the state of the epoch that is returned. Raises LocalError while there is none."""
@@ -222,6 +227,7 @@ class RunHost:
             "samples_per_s": round(self.seat.samples_per_s, 2) if self.seat is not None else 0.0,
             "state_hash": self._machine.state_hash,
             "given_up_samples": self.given_up_samples,
+            "data": describe_ledgers(self._machine.ledgers),
             "last_round": last[0] if last else {},
         }
 
@@ -258,15 +264,25 @@ class RunHost:
         else:
             seat.trainer.say_waiting("looking for the run's state among the peers")
 
-    def trainer_ready(self, seat: Seat, samples: int) -> None:
-        """Its exchange holds the local values."""
+    async def lease(self, wanted: Wanted, *, waits: bool) -> Held:
+        """What the trainer holds of a dataset; waits: until that is something. Raises LocalError."""
+        with self._changed:
+            asked = self._leases.ask(wanted, waits=waits)
+            self.handle(e.DatasetWanted(wanted=wanted))
+            if waits:
+                self.handle(e.LeaseAwaited(dataset=wanted.dataset))
+        return await asked
+
+    def trainer_ready(self, seat: Seat, samples: int, report: UseReport = ()) -> None:
+        """Its exchange holds the local values; report: what it used of its leases for them."""
         seat.note_speed(samples)
         self._machine.samples_per_s = seat.samples_per_s
-        self._around.pool.submit(self._guarded, self._take_contribution, seat, samples)
+        self._around.pool.submit(self._guarded, self._take_contribution, seat, samples, report)
 
     def trainer_left(self, seat: Seat) -> None:
         if self.seat is seat:
             self.seat = None
+            self._leases.close()
             self.handle(e.TrainerLeft())
 
     def _let_in(self, seat: Seat, fresh: bool) -> None:
@@ -286,14 +302,15 @@ class RunHost:
         )
         self._loop.call_soon_threadsafe(seat.trainer.say_attached, answer)
 
-    def _take_contribution(self, seat: Seat, samples: int) -> None:
-        contribution = seat.contribution() if samples > 0 else None
+    def _take_contribution(self, seat: Seat, samples: int, report: UseReport) -> None:
+        contribution = seat.contribution(report) if samples > 0 else None
         if contribution is None and samples > 0:
             log.warning("run.contribution_not_finite", run=self.run)
         with self._changed:
             if self.seat is seat:
                 self._contribution = contribution
-                self.handle(e.TrainerReady(samples=samples if contribution is not None else 0))
+                is_whole = contribution is not None
+                self.handle(e.TrainerReady(samples=samples if is_whole else 0, report=report if is_whole else ()))
 
     def _load_trainer(self, action: e.LoadTrainer) -> None:
         with self._changed:
@@ -311,6 +328,7 @@ class RunHost:
             bytes_received=self.rounds.bytes_received,
             seconds=(entry.seconds or 0.0) if entry else 0.0,
             counted=action.counted,
+            saving=self.snapshots.is_begun(version.epoch),
         )
         self._loop.call_soon_threadsafe(seat.trainer.say_advanced, answer)
 
@@ -345,7 +363,7 @@ class RunHost:
         try:
             if not values.may_come_under(header.part, header.codec) or not 0 < header.samples <= LARGEST_SAMPLES:
                 raise MalformedPayload(sender, "a contribution under another codec than planned, or of no weight")
-            values.add(header.part, payload, header.codec, header.samples, header.term, packed=header.packed)
+            values.add(header.part, payload, header.codec, header.samples, header.term, packed=header.packed, sender=sender)
         except RemoteError:
             self._handle_in_round(values, header.epoch, e.PartRefused(sender=sender, part=header.part, term=header.term))
             raise
@@ -391,6 +409,7 @@ class RunHost:
                 return
             computing = self._perform(self._machine.handle_in_round(epoch, event, time.monotonic()))
             self._changed.notify_all()
+            self._leases.look()
         for action, of_action in computing:
             if isinstance(action, e.PublishPart | e.AccumulateOwn):
                 self._compute(action, of_action)
@@ -446,7 +465,7 @@ class RunHost:
 
     def _open_round(self, plan: Plan) -> None:
         self._around.pacemaker.round_opened(plan, self._around.me)
-        self._values[plan.epoch] = RoundValues(plan, self._buffers)
+        self._values[plan.epoch] = RoundValues(plan, self._buffers, self._around.me)
         self.rounds.open(plan, time.monotonic())
         log.debug(
             "round.opened",
@@ -585,6 +604,7 @@ class RunHost:
         with self._changed:
             values, version = self._values.pop(action.epoch, None), self._versions.current
             plan = self._machine.rounds[action.epoch].plan if action.epoch in self._machine.rounds else None
+            granted = self._machine.granted()
             if values is None or version is None or plan is None or version.epoch != action.epoch:
                 return
             is_base = self.seat is not None and self.seat.base is version
@@ -593,11 +613,13 @@ class RunHost:
                 self._contribution.end()
         self.rounds.finish(action, time.monotonic())
         optimizer = OuterOptimizer(learning_rate=plan.outer_learning_rate, momentum=plan.outer_momentum)
+        ledgers = granted.settled(values.reports.found, plan.grants).to_bytes()
+        samples = values.counted_samples()
         try:
-            stepped = version.stepped(optimizer, values.results, values.counted_samples(), in_place=in_place)
-        except RoundFailed as error:  # the same on every replica: the epoch passes and changes nothing
+            stepped = version.stepped(optimizer, values.results, samples, ledgers=ledgers, in_place=in_place)
+        except RoundFailed as error:  # the same on every replica: the epoch passes, and no sample of it was used
             log.error("round.not_finite", run=self.run, epoch=action.epoch, reason=error.reason)
-            stepped = Version.of(version.state, version.epoch + 1, version.samples)
+            stepped = Version.of(version.state, version.epoch + 1, version.samples, granted.to_bytes())
         self.rounds.stepped(action.epoch, stepped.state_hash)
         self._hold(stepped)
         log.info(
@@ -621,7 +643,13 @@ class RunHost:
     def _hold(self, version: Version, *, fresh: bool = False, ancestors: tuple[str, ...] = ()) -> None:
         with self._changed:
             self._versions.hold(version, time.monotonic())
-            held = e.StateHeld(epoch=version.epoch, state_hash=version.state_hash, samples=version.samples, ancestors=ancestors)
+            held = e.StateHeld(
+                epoch=version.epoch,
+                state_hash=version.state_hash,
+                samples=version.samples,
+                ancestors=ancestors,
+                ledgers=Ledgers.from_bytes(version.ledgers),
+            )
             self._save_if_wanted()
             self.handle(held)
             seat = self.seat
@@ -679,6 +707,8 @@ class RunHost:
         with self._changed:
             loan = self._versions.find(ask.epoch, ask.state_hash, time.monotonic())
             ancestors = self._machine.ancestry.short(ask.state_hash)
+        if loan is not None:
+            self._around.transport.prepare(sender)  # lanes open while it reads the manifest
         manifest = msgpack.packb(loan.version.manifest.to_wire()) if loan is not None else b""
         offer = StateOffer(run=self.run, epoch=ask.epoch, state_hash=ask.state_hash, manifest=manifest, ancestors=ancestors)
         self._send((sender,), offer)
@@ -710,6 +740,8 @@ class RunHost:
     async def _fetch_state(self, action: e.FetchState) -> None:
         log.info("state.fetching", run=self.run, epoch=action.epoch, donors=len(action.donors))
         local = self.seat.initial_values() if self.seat is not None else None
+        for donor in action.donors:
+            self._around.transport.prepare(donor)
         fetch = Fetch(self.run, action.epoch, action.state_hash, action.donors, lambda p, m: self._send((p,), m), local)
         self._fetch = fetch
         try:

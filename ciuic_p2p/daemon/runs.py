@@ -11,6 +11,7 @@ import structlog
 
 from ciuic_p2p.core.events import MessageReceived, PeerReturned
 from ciuic_p2p.core.frames import FrameHeader
+from ciuic_p2p.core.ledgers import LARGEST_REPORT_BYTES, MOST_DATASETS, Used, UseReport, Wanted, encode_report
 from ciuic_p2p.core.messages import (
     AskPieces,
     AskState,
@@ -28,13 +29,15 @@ from ciuic_p2p.core.messages import (
     Transcript,
 )
 from ciuic_p2p.core.planning.network import Network
+from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.runhost import RunHost, Surroundings
 from ciuic_p2p.daemon.seat import Seat
-from ciuic_p2p.daemon.snapshotting import newest_readable
-from ciuic_p2p.errors import LocalError
-from ciuic_p2p.local.protocol import Attach, Position, Progress
+from ciuic_p2p.data.positions import slots_from_plain, slots_to_plain
+from ciuic_p2p.errors import LocalError, MalformedMessage
+from ciuic_p2p.local.protocol import AskLease, Attach, Leased, Position, Progress
 from ciuic_p2p.local.protocol import Ready as TrainerReady
 from ciuic_p2p.local.trainer import Trainer
+from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.store.snapshots import Snapshot
 from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.terms import PeerId
@@ -42,6 +45,10 @@ from ciuic_p2p.terms import PeerId
 log = structlog.get_logger(__name__)
 
 MOST_RUNS = 32
+RECOVER_AGAIN_S = 5.0
+"""Between two tries at a run of which no snapshot can be read."""
+MOST_TOLD = 200
+"""Stretches of a lease at once: what is used of them fits a report."""
 STALLED_S = 0.5
 """A process that was not run for so long, or frozen, must not take the others' silence for theirs."""
 
@@ -59,6 +66,9 @@ class Runs:
         self._seats: dict[Trainer, tuple[RunHost, Seat]] = {}
         self._present: set[PeerId] = set()
         self._ticked_s = time.monotonic()
+        self._tasks = TaskSet()
+        self._tried: dict[str, asyncio.Event] = {}
+        """Runs whose newest snapshot is not whole here → whether it was tried to complete it."""
         self._standings: dict[tuple[PeerId, str], Standing] = {}
         """Of runs that have no trainer here (yet) as well, so that one that starts sees all at once."""
 
@@ -112,12 +122,34 @@ class Runs:
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
-    async def restore(self) -> None:
-        """Runs of which this peer has a snapshot go on from the newest complete one that can be read."""
-        for run in self._around.keeper.snapshots.runs():
-            found = await asyncio.to_thread(newest_readable, self._around.keeper.snapshots, run)
+    async def restore(self, recovering: Recovering) -> None:
+        """Runs of which this peer has a snapshot go on from the newest complete one; what it lacks comes from other peers."""
+        for run in await asyncio.to_thread(self._around.keeper.snapshots.runs):
+            found = await recovering.newest(run)
             if found is not None:
                 self.begin_from(*found)
+            else:
+                self._tried[run] = asyncio.Event()
+                self._tasks.spawn(self._recover(run, recovering, self._tried[run]))
+
+    async def _recover(self, run: str, recovering: Recovering, tried: asyncio.Event) -> None:
+        """Until the run has a state here: from a snapshot, or from a trainer that was let in because none can be had now."""
+        try:
+            while run not in self._hosts:
+                found = await recovering.recover(run)
+                if found is not None and run not in self._hosts:
+                    self.begin_from(*found)
+                tried.set()
+                await asyncio.sleep(RECOVER_AGAIN_S)
+        finally:
+            tried.set()
+
+    async def recovered(self, trainer: Trainer) -> None:
+        """Returns when its run is not being recovered, or was tried to: until then a trainer would begin it anew."""
+        tried = self._tried.get(trainer.run)
+        if tried is not None and not tried.is_set():
+            trainer.say_waiting("the run's newest snapshot is not whole here; other peers are asked for the rest")
+            await tried.wait()
 
     def begin_from(self, snapshot: Snapshot, state: OuterState) -> None:
         """Raises LocalError when the run has a state here already."""
@@ -145,7 +177,7 @@ class Runs:
 
     def ready(self, trainer: Trainer, ready: TrainerReady) -> None:
         host, seat = self._seats[trainer]
-        host.trainer_ready(seat, ready.samples)
+        host.trainer_ready(seat, ready.samples, _report_of(ready))
 
     def progress(self, trainer: Trainer, progress: Progress) -> None:
         _, seat = self._seats[trainer]
@@ -164,6 +196,13 @@ class Runs:
         others = (p for (p, run), s in self._standings.items() if run == host.run and s.training)
         training = sorted({self._around.me, *others})
         return Position(index=training.index(self._around.me), count=len(training), epoch=host.machine.epoch or 0)
+
+    async def lease(self, trainer: Trainer, ask: AskLease) -> Leased:
+        """Raises LocalError for a dataset that is not the one that the run knows by this name."""
+        host, _ = self._seats[trainer]
+        wanted = Wanted(dataset=ask.dataset, count=ask.count, samples=ask.samples)
+        held = await host.lease(wanted, waits=ask.waits)
+        return Leased(slots=slots_to_plain(held.slots)[:MOST_TOLD], open_pass=held.open_pass)
 
     def _make(self, run: str) -> RunHost:
         host = RunHost(run, self._around, self._seed_wait_s())
@@ -192,10 +231,25 @@ class Runs:
         for host in self._hosts.values():
             host.update_network(network)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._tasks.cancel()
         for host in self._hosts.values():
             host.close()
 
     def describe(self) -> list[dict[str, Any]]:
         """As `ciuic-peer status --json` prints them."""
         return [host.describe() for host in self._hosts.values()]
+
+
+def _report_of(ready: TrainerReady) -> UseReport:
+    """Raises MalformedMessage."""
+    if len(ready.used) > MOST_DATASETS:
+        raise MalformedMessage(None, f"a report of {len(ready.used)} datasets")
+    report = []
+    for dataset, used in sorted(ready.used.items()):
+        if not isinstance(dataset, str):
+            raise MalformedMessage(None, "a report names datasets")
+        report.append(Used(dataset=dataset, slots=slots_from_plain(used)))
+    if len(encode_report(tuple(report))) > LARGEST_REPORT_BYTES:
+        raise MalformedMessage(None, f"a report of over {LARGEST_REPORT_BYTES} bytes")
+    return tuple(report)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ciuic_p2p.core.codec_choice import AUTO, POLICIES
 from ciuic_p2p.core.events import RunShape
+from ciuic_p2p.core.ledgers import UseReport, encode_report
 from ciuic_p2p.core.messages import TOPOLOGIES
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.likeness import likeness_of
@@ -64,10 +65,10 @@ class Seat:
         exchange: Float32 = self.trainer.exchange
         return exchange if self.base is None and len(exchange) == self.layout.count else None
 
-    def contribution(self) -> Contribution | None:
-        """Base minus local values. None when that is not finite."""
+    def contribution(self, report: UseReport = ()) -> Contribution | None:
+        """Base minus local values, and what was used for it. None when that is not finite."""
         assert self.base is not None, "a trainer is ready only after it was attached"
-        contribution = Contribution(self.base.state.anchor, self.trainer.exchange, self.feedback)
+        contribution = Contribution(self.base.state.anchor, self.trainer.exchange, self.feedback, encode_report(report))
         return contribution if contribution.is_finite() else None
 
     def feedback(self) -> Feedback:

@@ -39,6 +39,7 @@ from ciuic_p2p.daemon.shard_sending import PIECE_BYTES
 from ciuic_p2p.errors import PeerUnreachable
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import Transport
+from ciuic_p2p.store.buffers import take_buffer
 from ciuic_p2p.store.shards import shard_id_of
 from ciuic_p2p.terms import PeerId, ShardId
 
@@ -47,9 +48,9 @@ log = structlog.get_logger(__name__)
 MOST_MEMORY_BYTES = 256 << 20
 """Of one reading, for what is on its way."""
 
-TakeShard = Callable[[ShardId, bytearray], None]
-"""Keeps the bytes, which are the shard's. Called in threads, several at once, perhaps twice for one shard. What it raises ends
-the reading."""
+TakeShard = Callable[[ShardId, memoryview], None]
+"""Keeps the bytes, which were compared with the shard's name. Called in threads, several at once,
+perhaps twice for one shard. What it raises ends the reading."""
 
 
 class _Arrival:
@@ -60,24 +61,27 @@ class _Arrival:
         self.peer = peer
         self.shard = shard
         self._size_bytes = size_bytes
-        self._data = bytearray()
+        self._data: memoryview | None = None
         self._parts: set[int] = set()
+        self._pieces = self._missing = max(-(-size_bytes // PIECE_BYTES), 1)
         self._lock = threading.Lock()
 
-    def take(self, header: FrameHeader, payload: memoryview) -> bytearray | str | None:
+    def take(self, header: FrameHeader, payload: memoryview) -> memoryview | str | None:
         """The whole shard, or what is wrong with it; None while pieces are wanting. In a lane's thread."""
         if header.samples != self._size_bytes:
             return f"it has {header.samples} bytes there, not {self._size_bytes}"
         start = header.part * PIECE_BYTES
-        if start + len(payload) != min(start + PIECE_BYTES, self._size_bytes):
+        if header.part >= self._pieces or start + len(payload) != min(start + PIECE_BYTES, self._size_bytes):
             return "a piece of it is too long or too short"
         with self._lock:
-            if not self._data:
-                self._data = bytearray(self._size_bytes)
-            self._data[start : start + len(payload)] = payload
+            if header.part in self._parts:
+                return None  # also when all are here: nobody changes what is being compared
             self._parts.add(header.part)
-            is_whole = len(self._parts) == max(-(-self._size_bytes // PIECE_BYTES), 1)
-        return self._data if is_whole else None
+            data = self._data = take_buffer(self._size_bytes) if self._data is None else self._data
+        data[start : start + len(payload)] = payload  # not under the lock: lanes copy at the same time
+        with self._lock:
+            self._missing -= 1
+            return None if self._missing else data
 
 
 class ShardReader:
@@ -94,16 +98,21 @@ class ShardReader:
         self._runs: set[_Run] = set()
 
     async def read(
-        self, wanted: Collection[WantedShard], take: TakeShard, came: Callable[[ShardId], None] = lambda _shard: None
+        self,
+        wanted: Collection[WantedShard],
+        take: TakeShard,
+        came: Callable[[ShardId], None] = lambda _shard: None,
+        late: Callable[[Collection[ShardId]], None] | None = None,
     ) -> tuple[MissingShard, ...]:
-        """Returns when all that can be had was taken; what could not. came: told in the loop of each that was taken.
+        """Returns when all that can be had was taken; what could not. came: told in the loop of each that was taken; late: of
+        those that do not come when they should, with nobody else to ask.
 
         Raises what `take` does.
         """
         if not wanted:
             return ()
         holders = {peer for shard in wanted for peer in shard.holders}
-        run = _Run(self, wanted, {peer: self._link(peer) for peer in holders}, take, came)
+        run = _Run(self, wanted, {peer: self._link(peer) for peer in holders}, take, came, late)
         for peer in holders - self._transport.connected():
             run.tell(HolderLost(peer=peer))
         self._runs.add(run)
@@ -141,7 +150,7 @@ class ShardReader:
         for run in self._runs:
             run.tell(HolderReturned(peer=peer))
 
-    def _arrived(self, number: int, arrival: _Arrival, found: bytearray | str) -> None:
+    def _arrived(self, number: int, arrival: _Arrival, found: memoryview | str) -> None:
         if self._arrivals.get(number) is not arrival:
             return
         del self._arrivals[number]
@@ -198,12 +207,14 @@ class _Run:
         links: Mapping[PeerId, LinkEstimate],
         take: TakeShard,
         came: Callable[[ShardId], None],
+        late: Callable[[Collection[ShardId]], None] | None,
     ) -> None:
         self._reader = reader
         self._sizes = {ShardId(shard.shard): shard.size_bytes for shard in wanted}
         self._machine = Reading(wanted, links, _asks_each(wanted, len(links)))
         self._take = take
         self._came = came
+        self._late = late
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[ReadingEvent | Exception] = asyncio.Queue()
         self._missing: tuple[MissingShard, ...] = ()
@@ -220,9 +231,11 @@ class _Run:
             self._do(self._machine.handle(event, self._loop.time()))
             if isinstance(event, ShardCame):
                 self._came(ShardId(event.shard))
+            if self._late is not None:
+                self._late([ShardId(shard) for shard in self._machine.late()])
         return self._missing
 
-    async def check(self, peer: PeerId, shard: ShardId, data: bytearray) -> None:
+    async def check(self, peer: PeerId, shard: ShardId, data: memoryview) -> None:
         """Ends in an event, whatever happens."""
         event: ReadingEvent | Exception
         try:
@@ -231,7 +244,7 @@ class _Run:
             event = error
         self._events.put_nowait(event)
 
-    def _judge(self, peer: PeerId, shard: ShardId, data: bytearray) -> ReadingEvent:
+    def _judge(self, peer: PeerId, shard: ShardId, data: memoryview) -> ReadingEvent:
         if shard_id_of(data) != shard:
             return ShardWrong(peer=peer, shard=shard, reason="its bytes are not those of its name")
         self._take(shard, data)

@@ -19,6 +19,7 @@ from ciuic_p2p.core.shard_messages import AskShards, CancelShards, RefuseShard, 
 from ciuic_p2p.errors import PeerUnreachable, ShardMissing, StoreUnusable
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
+from ciuic_p2p.store.fresh import FreshShards
 from ciuic_p2p.store.shards import ShardStore
 from ciuic_p2p.terms import PeerId, ShardId
 
@@ -78,13 +79,16 @@ class ShardSender:
     def __init__(
         self,
         transport: Transport,
+        fresh: FreshShards,
         store: ShardStore,
         restraint: Restraint,
         tasks: TaskSet,
         damaged: Callable[[ShardId], None],
     ) -> None:
-        """damaged: told of shards that were found to be wrong, or gone."""
+        """fresh: what was put a moment ago, and got its name from its bytes then. damaged: told of shards that were found to be
+        wrong, or gone."""
         self._transport = transport
+        self._fresh = fresh
         self._store = store
         self._restraint = restraint
         self._tasks = tasks
@@ -137,7 +141,7 @@ class ShardSender:
 
     async def _serve(self, peer: PeerId) -> None:
         asks = self._asks[peer]
-        reads: dict[int, asyncio.Task[bytes | None]] = {}
+        reads: dict[int, asyncio.Task[bytes | memoryview | None]] = {}
         try:
             while asks:
                 for number, shard in islice(asks.items(), READ_AHEAD):
@@ -157,15 +161,17 @@ class ShardSender:
             if self._sending.get(peer) is asyncio.current_task():
                 del self._sending[peer]
 
-    def _read(self, shard: ShardId) -> bytes | None:
+    def _read(self, shard: ShardId) -> bytes | memoryview | None:
         """In a thread. None when the store cannot give it."""
         try:
-            return self._store.get(shard)
+            return self._fresh.take(shard) or self._store.get(shard)
         except (ShardMissing, StoreUnusable) as error:
             log.warning("shard.not_sent", shard=shard[:12], error=str(error))
             return None
 
-    async def _send(self, peer: PeerId, asks: dict[int, ShardId], number: int, shard: ShardId, data: bytes | None) -> None:
+    async def _send(
+        self, peer: PeerId, asks: dict[int, ShardId], number: int, shard: ShardId, data: bytes | memoryview | None
+    ) -> None:
         if data is None:
             self._damaged(shard)
             self._refuse(peer, number)

@@ -32,8 +32,9 @@ class Showing:
         network: Callable[[], Network],
         show_path: Callable[[str, PeerId | None], Shown],
         show_store: Callable[[], dict[str, Any]],
+        show_recovering: Callable[[], list[dict[str, Any]]],
     ) -> None:
-        """network: as measured now."""
+        """network: as measured now. show_recovering: runs whose snapshots are not whole."""
         self._config = config
         self._swarm_id = swarm_id
         self._neighbours = neighbours
@@ -42,6 +43,7 @@ class Showing:
         self._network = network
         self._show_path = show_path
         self._show_store = show_store
+        self._show_recovering = show_recovering
         self._process = psutil.Process()
         self.loop_lag_ms = 0.0
         """The longest that the event loop was late in the last minute."""
@@ -61,6 +63,7 @@ class Showing:
             "memory_bytes": self._process.memory_info().rss,
             "loop_lag_ms": round(self.loop_lag_ms, 2),
             "runs": self._runs.describe(),
+            "recovering": self._show_recovering(),
         }
 
     def peers(self) -> list[dict[str, Any]]:
@@ -123,6 +126,10 @@ class Showing:
             "ciuic_store_used_bytes": store["used_bytes"],
             "ciuic_store_objects": store["objects"],
             "ciuic_store_objects_under_replicated": store["under_replicated"],
+            "ciuic_store_damaged_shards_total": store["damaged_shards"],
+            "ciuic_store_repaired_shards_total": store["repaired_shards"],
+            "ciuic_store_scrubbed_bytes_total": store["scrubbed_bytes"],
+            "ciuic_snapshots_waiting_for_peers": len(self._show_recovering()),
         }
         for host in self._runs.hosts():
             label = f'{{run="{host.run}"}}'

@@ -8,23 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ciuic_p2p.daemon.recovering import Recovering
 from ciuic_p2p.daemon.runs import Runs
 from ciuic_p2p.errors import LocalError, MalformedMessage
 from ciuic_p2p.local import checks
 from ciuic_p2p.store.snapshots import Snapshot, Snapshots, describe
+from ciuic_p2p.terms import ShardId
 
 
 class SnapshotDesk:
     """Lives in the event loop's thread; disks are used in others. All raise LocalError."""
 
-    def __init__(self, runs: Runs, snapshots: Snapshots) -> None:
+    def __init__(self, runs: Runs, snapshots: Snapshots, recovering: Recovering) -> None:
         self._runs = runs
         self._snapshots = snapshots
+        self._recovering = recovering
 
     async def serve(self, what: str, options: Mapping[str, Any]) -> Any:
         match what:
             case "ls":
-                return await asyncio.to_thread(self._list, options.get("run"))
+                return await self._list(options.get("run"))
             case "save":
                 return self._save(options)
             case "restore":
@@ -36,11 +39,18 @@ class SnapshotDesk:
                 return [describe(snapshot, 0) for snapshot in gone]
         raise LocalError(f"this daemon can do nothing {what!r} with snapshots", "ask for ls, save, restore, export or rm")
 
-    def _list(self, run: str | None) -> list[dict[str, Any]]:
+    async def _list(self, run: str | None) -> list[dict[str, Any]]:
         """The newest first, run by run."""
+        found = await asyncio.to_thread(self._find, run)
+        return [
+            describe(one, len(missing)) | self._recovering.describe(one, self._recovering.shortfall(one, missing))
+            for one, missing in found
+        ]
+
+    def _find(self, run: str | None) -> list[tuple[Snapshot, list[ShardId]]]:
+        """With the shards that are not here. In a thread."""
         runs = self._snapshots.runs() if run is None else [run]
-        found = [snapshot for name in runs for snapshot in self._snapshots.of_run(name)]
-        return [describe(snapshot, len(self._snapshots.missing(snapshot))) for snapshot in found]
+        return [(one, self._snapshots.missing(one)) for name in runs for one in self._snapshots.of_run(name)]
 
     def _save(self, options: Mapping[str, Any]) -> dict[str, Any]:
         run = self._run(options)
@@ -53,7 +63,7 @@ class SnapshotDesk:
             checks.run_name("a run's name", name)
         except MalformedMessage as error:
             raise LocalError(f"{name!r} is no name for a run", str(error).partition(": ")[2]) from None
-        state = await asyncio.to_thread(self._snapshots.load, snapshot)
+        state = await self._recovering.load(snapshot)
         renamed = replace(snapshot, run=str(name))
         self._runs.begin_from(renamed, state)
         await asyncio.to_thread(self._snapshots.note, renamed)
@@ -63,7 +73,8 @@ class SnapshotDesk:
         snapshot, folder = await self._chosen(options), options.get("folder")
         if not isinstance(folder, str) or not Path(folder).is_absolute():
             raise LocalError("a snapshot is exported to a folder with its whole path", "give --to FOLDER")
-        written = await asyncio.to_thread(self._snapshots.export, snapshot, Path(folder))
+        state = await self._recovering.load(snapshot)
+        written = await asyncio.to_thread(self._snapshots.export, snapshot, state, Path(folder))
         return {"run": snapshot.run, "epoch": snapshot.epoch, "state_hash": snapshot.state_hash, "file": str(written)}
 
     async def _chosen(self, options: Mapping[str, Any]) -> Snapshot:

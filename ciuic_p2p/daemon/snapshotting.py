@@ -13,13 +13,12 @@ import structlog
 
 from ciuic_p2p.core.messages import Message, SaveSnapshot, SnapshotSaved, encode
 from ciuic_p2p.core.signing import verify
-from ciuic_p2p.core.snapshotting import Snapshotting
+from ciuic_p2p.core.snapshotting import Snapshotting, quorum_of
 from ciuic_p2p.daemon.versions import Loan
 from ciuic_p2p.errors import LocalError, MalformedMessage
 from ciuic_p2p.store.blobs import BlobManifest
 from ciuic_p2p.store.snapshots import Snapshot, Snapshots
 from ciuic_p2p.tensors.layout import Layout
-from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.terms import BlobHash, PeerId, StateHash
 
 log = structlog.get_logger(__name__)
@@ -58,6 +57,8 @@ class Keeper:
         self.snapshots = snapshots
         self.every_s = every_s
         self.sign = sign
+        self.stored: Callable[[BlobManifest], None] = lambda _: None
+        """Told of what is on the disk now. Called in the worker."""
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         """One state is written at a time: two would only wait for each other's disk."""
 
@@ -68,16 +69,6 @@ class Keeper:
     def close(self) -> None:
         """What is being written, or waits to be, is finished."""
         self.worker.shutdown(wait=True)
-
-
-def newest_readable(snapshots: Snapshots, run: str) -> tuple[Snapshot, OuterState] | None:
-    """The newest complete one, or, when none is complete, the newest: others may have saved the same."""
-    for snapshot in sorted(snapshots.of_run(run), key=lambda one: (one.is_complete, one.epoch), reverse=True):
-        try:
-            return snapshot, snapshots.load(snapshot)
-        except LocalError as error:
-            log.warning("snapshot.damaged", run=run, epoch=snapshot.epoch, error=str(error))
-    return None
 
 
 class RunSnapshots:
@@ -91,6 +82,8 @@ class RunSnapshots:
         self._machine = Snapshotting(keeper.me, keeper.every_s, time.monotonic() + keeper.every_s)
         self._held: dict[int, Snapshot] = {}
         """Of this life of the daemon, by epoch."""
+        self._begun: int | None = None
+        """The last epoch that was given to the worker; it may be written by now."""
 
     def order(self, epoch: int) -> None:
         """This peer wants one of that epoch: so do all from now on."""
@@ -123,6 +116,11 @@ class RunSnapshots:
         with self._lock:
             return epoch in self._held
 
+    def is_begun(self, epoch: int) -> bool:
+        """Whether the newest state that is being saved, or was, is that of this epoch."""
+        with self._lock:
+            return self._begun == epoch
+
     def begin_from(self, snapshot: Snapshot) -> None:
         """The run goes on from this one, which is on the disk."""
         with self._lock:
@@ -130,6 +128,8 @@ class RunSnapshots:
 
     def save_soon(self, loan: Loan, moment: Moment) -> None:
         """loan: keeps the values from being stepped in place meanwhile."""
+        with self._lock:
+            self._begun = loan.version.epoch
         self._keeper.worker.submit(self._save, loan, moment)
 
     def _want(self, epoch: int) -> None:
@@ -152,6 +152,8 @@ class RunSnapshots:
             witnesses=(self._keeper.me,),
             is_complete=False,
             blob=_NO_BLOB,
+            quorum=quorum_of(len({self._keeper.me, *moment.members})),
+            ledgers=version.ledgers,
         )
         began_s = time.monotonic()
         try:
@@ -167,6 +169,7 @@ class RunSnapshots:
             self._machine.saved(saved.epoch, saved.state_hash, moment.members)
             for peer in moment.agreeing:
                 self._machine.reported(peer, saved.epoch, saved.state_hash)
+        self._keeper.stored(saved.blob)
         seconds = round(time.monotonic() - began_s, 3)
         log.info("snapshot.saved", run=self._run, epoch=saved.epoch, size_bytes=saved.size_bytes, seconds=seconds)
         self._tell(sign_saved(self._run, saved.epoch, saved.state_hash, self._keeper.sign))

@@ -7,24 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from ciuic_p2p.core.hedging import WantedShard
 from ciuic_p2p.core.messages import Message
 from ciuic_p2p.core.objects import ObjectName
 from ciuic_p2p.core.shard_messages import DeclineShards
+from ciuic_p2p.core.stripes import Stripe
 from ciuic_p2p.daemon.copying import Copying
 from ciuic_p2p.daemon.filing import Cutting, Partial
 from ciuic_p2p.daemon.holdings import Holdings
+from ciuic_p2p.daemon.rebuilding import Rebuilder, read_from
 from ciuic_p2p.daemon.replicas import Replicas
 from ciuic_p2p.daemon.shard_reading import ShardReader
+from ciuic_p2p.daemon.spreading import Spreading
 from ciuic_p2p.errors import LocalError, ObjectUnreadable, ShardMissing
 from ciuic_p2p.store.disk import DiskStore
-from ciuic_p2p.store.manifests import BlobManifest
+from ciuic_p2p.store.fresh import FreshShards
+from ciuic_p2p.store.manifests import BlobManifest, CodedManifest
 from ciuic_p2p.store.pipeline import in_order
+from ciuic_p2p.tensors.erasure import Code
 from ciuic_p2p.terms import PeerId, ShardId
+
+log = structlog.get_logger(__name__)
 
 TRIES = 2
 """Of a get, at what did not come: others may be known to hold it by then."""
@@ -48,8 +57,12 @@ class Transfers:
         send: Callable[[PeerId, Message], None],
         name_of: Callable[[PeerId], str],
         goal: int,
+        fresh: FreshShards,
+        rebuilder: Rebuilder,
     ) -> None:
-        """send: raises PeerUnreachable. goal: copies of each shard."""
+        """send: raises PeerUnreachable. goal: copies of each shard, but of those that have parity. fresh: is given what was
+        just put."""
+        self._rebuilder = rebuilder
         self._me = me
         self._store = store
         self._holdings = holdings
@@ -58,6 +71,7 @@ class Transfers:
         self._send = send
         self._name_of = name_of
         self._goal = goal
+        self._fresh = fresh
         self._copying: dict[Copying, set[ShardId]] = {}
         """Puts under way → their shards, which nothing names yet."""
 
@@ -71,32 +85,45 @@ class Transfers:
     # -- put -----------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def put(self, path: Path, told: Told) -> AsyncIterator[BlobManifest]:
-        """Within it, enough peers hold the file's shards, and this one lets go of none.
+    async def put(self, path: Path, told: Told, code: Code | None = None) -> AsyncIterator[BlobManifest]:
+        """Within it, enough peers hold the file's shards, and this one lets go of none. code: instead of copies.
 
         Raises LocalError, StoreFull, StoreUnusable, TooFewCopies.
         """
-        copying = Copying(self._me, self._holdings, self._send, self._name_of, self._goal)
+        if code is None:
+            copying = Copying(self._me, self._holdings, self._send, self._name_of, self._goal)
+        else:
+            copying = Spreading(self._me, self._holdings, self._send, self._name_of)
         self._copying[copying] = set()
         try:
-            yield await self._cut_and_copy(path, copying, told)
+            yield await self._cut_and_copy(path, copying, told, code)
         finally:
             del self._copying[copying]
 
-    async def _cut_and_copy(self, path: Path, copying: Copying, told: Told) -> BlobManifest:
+    async def _cut_and_copy(self, path: Path, copying: Copying, told: Told, code: Code | None) -> BlobManifest:
         loop = asyncio.get_running_loop()
 
         def put_here(shard: ShardId, size_bytes: int) -> None:
             if copying in self._copying:
                 self._copying[copying].add(shard)
                 self._holdings.note_came(shard, size_bytes)
-                copying.add(shard, size_bytes)
+                if not isinstance(copying, Spreading):
+                    copying.add(shard, size_bytes)
 
-        def from_thread(shard: ShardId, size_bytes: int) -> None:
+        def coded_here(stripe: Stripe) -> None:
+            if copying in self._copying and isinstance(copying, Spreading):
+                copying.add_stripe(stripe)
+
+        def from_thread(shard: ShardId, data: bytes | memoryview) -> None:
+            self._fresh.keep(shard, data)
             with contextlib.suppress(RuntimeError):  # the daemon ends
-                loop.call_soon_threadsafe(put_here, shard, size_bytes)
+                loop.call_soon_threadsafe(put_here, shard, len(data))
 
-        cutting = Cutting(self._store, path, from_thread)
+        def coded_from_thread(stripe: Stripe) -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(coded_here, stripe)
+
+        cutting = Cutting(self._store, path, from_thread, code, coded_from_thread)
         reporting = loop.create_task(_report(lambda: told(min(copying.done_bytes, cutting.size_bytes), cutting.size_bytes)))
         cut = loop.create_task(asyncio.to_thread(cutting.cut))
         cut.add_done_callback(lambda _: copying.all_added())
@@ -127,7 +154,7 @@ class Transfers:
             partial.discard()
             raise
         finally:
-            partial.close()
+            await asyncio.to_thread(partial.close)
 
     async def _fill(self, partial: Partial, name: ObjectName, manifest: BlobManifest, told: Told) -> None:
         """From here what is here, the rest from its holders."""
@@ -147,12 +174,62 @@ class Transfers:
                 came(shard)
             await self._take_from_here(partial, list(missing), came)
             for _ in range(TRIES):
-                wanted = [self._wanted(shard, refs[shard].stored_bytes) for shard in missing]
-                await self._reader.read(wanted, partial.take, came)
+                wanted = [self.wanted(shard, refs[shard].stored_bytes) for shard in missing]
+                if isinstance(manifest, CodedManifest):
+                    await self._read_or_decode(wanted, partial, manifest, missing, came)
+                else:
+                    await self._reader.read(wanted, partial.take, came)
             if missing:
-                raise self._unreadable(name, list(missing))
+                raise self.unreadable(name, list(missing))
         finally:
             await _end(reporting)
+
+    async def _read_or_decode(
+        self,
+        wanted: list[WantedShard],
+        partial: Partial,
+        manifest: CodedManifest,
+        missing: Collection[ShardId],
+        came: Callable[[ShardId], None],
+    ) -> None:
+        """Data shards first; what does not come, or not when it should, from the rest of its stripe. missing: shrinks."""
+        late: set[ShardId] = set()
+        changed = asyncio.Event()
+
+        def are_late(shards: Collection[ShardId]) -> None:
+            if not late.issuperset(shards):
+                late.update(shards)
+                changed.set()
+
+        reading = asyncio.get_running_loop().create_task(self._reader.read(wanted, partial.take, came, are_late))
+        reading.add_done_callback(lambda _: changed.set())
+        try:
+            while missing and not reading.done():
+                await changed.wait()
+                changed.clear()
+                await self._decode(partial, manifest, late.intersection(missing), came)
+            if missing:
+                await reading
+                await self._decode(partial, manifest, missing, came)
+        finally:
+            await _end(reading)
+
+    async def _decode(
+        self, partial: Partial, manifest: CodedManifest, lost: Collection[ShardId], came: Callable[[ShardId], None]
+    ) -> None:
+        """Those of them that their stripes' other shards give."""
+
+        def have(shard: ShardId) -> bytes | memoryview | None:
+            return partial.give(shard) or read_from(self._store, shard)
+
+        for stripe in manifest.stripes() if lost else []:
+            wanted = [shard for shard in stripe.data if shard in lost]
+            made = await self._rebuilder.rebuild(stripe, wanted, have) if wanted else {}
+            for shard, data in made.items():
+                await asyncio.to_thread(partial.take, shard, data)
+                came(shard)
+            if made:
+                log.info("object.decoded", shards=len(made))
 
     async def _take_from_here(self, partial: Partial, shards: list[ShardId], came: Callable[[ShardId], None]) -> None:
         here = [shard for shard in shards if shard in self._holdings.mine]
@@ -163,12 +240,12 @@ class Transfers:
             else:
                 self._holdings.note_left(shard)
 
-    def _wanted(self, shard: ShardId, size_bytes: int) -> WantedShard:
+    def wanted(self, shard: ShardId, size_bytes: int) -> WantedShard:
         """Where nobody is known to hold it, all are asked: what they told may be on its way."""
         known = tuple(peer for peer in self._replicas.sources(shard) if peer != self._me)
         return WantedShard(shard=shard, size_bytes=size_bytes, holders=known or tuple(sorted(self._holdings.here())))
 
-    def _unreadable(self, name: ObjectName, missing: list[ShardId]) -> ObjectUnreadable:
+    def unreadable(self, name: ObjectName, missing: list[ShardId]) -> ObjectUnreadable:
         gone = {peer for shard in missing for peer in self._holdings.holders_of(shard)} - self._holdings.present()
         who = ", ".join(sorted(map(self._name_of, gone)))
         remedy = f"it can be read when one of {who} is back" if who else "put it again where its file still is"

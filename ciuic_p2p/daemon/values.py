@@ -20,11 +20,13 @@ from ciuic_p2p.core.parts import Part, cut_parts
 from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.packing import Packing
+from ciuic_p2p.daemon.reports import Reports
 from ciuic_p2p.errors import RoundFailed
 from ciuic_p2p.tensors.average import Accumulator
 from ciuic_p2p.tensors.codecs.base import Codec, Float32
 from ciuic_p2p.tensors.codecs.registry import codec_by_code, codec_by_name, reply_codec
 from ciuic_p2p.tensors.kernels import kernels
+from ciuic_p2p.terms import PeerId
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +37,7 @@ COMPUTING = threading.BoundedSemaphore(max(1, min(len(os.sched_getaffinity(0)) /
 with a thread for each lane more time would go into handing it to each other than into work."""
 
 _UNGATED = nullcontext()
+_NOBODY = PeerId("")
 
 
 def computing(codec: Codec) -> AbstractContextManager[object]:
@@ -46,7 +49,9 @@ def computing(codec: Codec) -> AbstractContextManager[object]:
 class RoundValues:
     """Part by part. `contribution` is None for a listener, and before the trainer is ready."""
 
-    def __init__(self, plan: Plan, buffers: Buffers) -> None:
+    def __init__(self, plan: Plan, buffers: Buffers, me: PeerId = _NOBODY) -> None:
+        self._me = me
+        self.reports = Reports()
         self.parts: tuple[Part, ...] = cut_parts(plan)
         self.results = buffers.lend(self, plan.count)
         self.contribution: Contribution | None = None
@@ -73,7 +78,7 @@ class RoundValues:
         codec = self.codec_of(part)
         with computing(codec):
             payload = self.contribution.payload(part, self.parts[part], codec)
-            return None if payload is None else self.packing.pack(payload, codec)
+            return payload if payload is None or self.parts[part].is_report else self.packing.pack(payload, codec)
 
     def may_come_under(self, part: int, codec_code: int) -> bool:
         """A contribution under the plan's codec, or a mean of several as it is passed on to the owner."""
@@ -83,13 +88,26 @@ class RoundValues:
         """The own contribution goes through the codec too, so that every peer's is treated alike."""
         payload = self.contribution_payload(part)
         if payload is not None:
-            self.add(part, payload, self.codec_of(part).code, samples, term, packed=self.packing.is_wanted)
+            self.add(part, payload, self.codec_of(part).code, samples, term, packed=self.packing.is_wanted, sender=self._me)
 
-    def add(self, part: int, payload: memoryview, codec_code: int, samples: int, term: int, *, packed: bool) -> None:
-        """Another peer's encoded contribution. Raises MalformedPayload, and adds nothing, when it does not decode.
+    def add(
+        self,
+        part: int,
+        payload: memoryview,
+        codec_code: int,
+        samples: int,
+        term: int,
+        *,
+        packed: bool,
+        sender: PeerId = _NOBODY,
+    ) -> None:
+        """Another peer's encoded contribution. Raises RemoteError, and adds nothing, when it does not decode.
 
         term: a later one begins the sum anew, and nothing of an earlier one enters it any more.
         """
+        if self.parts[part].is_report:
+            self.reports.add(sender, payload, samples, term)
+            return
         codec = codec_by_code(codec_code)
         with self._locks[part], computing(codec):
             payload = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)
@@ -116,6 +134,10 @@ class RoundValues:
 
     def publish(self, part: int, term: int) -> None:
         """Takes the mean, encodes it once, and stores what everybody will decode. Nobody's contribution: zeros."""
+        if self.parts[part].is_report:
+            data, self._weights[part] = self.reports.publish(term)
+            self._published[part] = memoryview(data)
+            return
         codec, mean = reply_codec(self.codec_of(part)), self._result(part)
         with self._locks[part], computing(codec):
             summed = self._sums.pop(part, None) if self._terms[part] == term else None
@@ -145,7 +167,11 @@ class RoundValues:
         return LOSSLESS.code, self.packing.pack(plain, LOSSLESS)
 
     def store_result(self, part: int, payload: memoryview, codec_code: int, samples: int, *, packed: bool) -> None:
-        """Raises MalformedPayload when it does not decode."""
+        """Raises RemoteError when it does not decode."""
+        if self.parts[part].is_report:
+            self.reports.store(payload)
+            self._weights[part] = samples
+            return
         codec = codec_by_code(codec_code)
         with self._locks[part], computing(codec):
             plain = self.packing.unpack(payload, codec, self.parts[part].count, packed=packed)

@@ -23,9 +23,9 @@ class Version:
     manifest: StateManifest
 
     @classmethod
-    def of(cls, state: OuterState, epoch: int, samples: int) -> Version:
+    def of(cls, state: OuterState, epoch: int, samples: int, ledgers: bytes = b"") -> Version:
         """Reads every value once, for the hash."""
-        return cls(state, StateManifest.describe(state, epoch, samples))
+        return cls(state, StateManifest.describe(state, epoch, samples, ledgers))
 
     @property
     def epoch(self) -> int:
@@ -39,7 +39,13 @@ class Version:
     def samples(self) -> int:
         return self.manifest.samples
 
-    def stepped(self, optimizer: OuterOptimizer, mean: Float32, samples: int, *, in_place: bool = False) -> Version:
+    @property
+    def ledgers(self) -> bytes:
+        return self.manifest.ledgers
+
+    def stepped(
+        self, optimizer: OuterOptimizer, mean: Float32, samples: int, *, ledgers: bytes = b"", in_place: bool = False
+    ) -> Version:
         """The version after one outer step. mean: [count] float32. Raises RoundFailed when it would not be finite.
 
         in_place: this version's arrays become the new one's, where that is sure to succeed; nobody may read them any more.
@@ -47,7 +53,7 @@ class Version:
         reuse = in_place and optimizer.cannot_overflow(self.state, mean)
         out = self.state if reuse else OuterState.empty(self.state.count, self.state.parameter_count)
         optimizer.step(self.state, mean, out)
-        return Version.of(out, self.epoch + 1, self.samples + samples)
+        return Version.of(out, self.epoch + 1, self.samples + samples, ledgers)
 
 
 class Loan:

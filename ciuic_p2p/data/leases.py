@@ -23,6 +23,8 @@ from ciuic_p2p.terms import PeerId
 
 LARGEST_TRAINERS = 1 << 12
 """Holders of leases in a ledger from elsewhere."""
+MOST_PASSES = 256
+"""That are given out at once: a round that uses a tiny dataset more often is cut short, and no ledger grows large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,22 +96,53 @@ def settle(
     dry before the next. ended: of a stream of UNBOUNDED slots, those from its end on, whoever found it; nobody need hold them.
     A lease that is larger than its trainer's part by now is left alone: it may be in use.
     """
-    there = sorted(trainers, key=lambda trainer: trainer.peer)
+    return grant(use(ledger, reports, ended), divide(ahead, trainers))
+
+
+def use(ledger: Ledger, reports: Mapping[PeerId, Slots], ended: Slots = NO_SLOTS) -> Ledger:
+    """The same leases without what their holders report as used, and what lies behind a stream's end."""
     accepted, rest = Slots(), {}
     for peer, lease in ledger.held:
         used = reports.get(peer, NO_SLOTS) & lease
         accepted |= used
         rest[peer] = lease - used
     positions = ledger.positions.using(accepted | ended)
-    leases = {trainer.peer: positions.unused(rest.get(trainer.peer, NO_SLOTS)) for trainer in there}
-    taken = _union(leases.values())
-    for peer, target in divide(ahead, there).items():
-        missing = target - leases[peer].count
-        if missing > 0:
-            given = positions.next_unused(missing, taken)
-            leases[peer] |= given
-            taken |= given
+    return _ledger(positions, {peer: positions.unused(lease) for peer, lease in rest.items()})
+
+
+def grant(ledger: Ledger, targets: Mapping[PeerId, int]) -> Ledger:
+    """Each of these comes to hold as many slots, or keeps what it holds where that is more; the leases of all others go back.
+
+    What is left of a pass that does not suffice for all is divided among them, and then the next pass begins; so every trainer
+    has its share of each pass, also of a small dataset. Nobody is given more than MOST_PASSES passes at once.
+    """
+    positions, held = ledger.positions, dict(ledger.held)
+    leases = {peer: held.get(peer, NO_SLOTS) for peer in sorted(targets)}
+    missing = {peer: targets[peer] - lease.count for peer, lease in leases.items() if targets[peer] > lease.count}
+    wanted = min(sum(missing.values()), MOST_PASSES * positions.count)
+    for number, free in positions.next_unused(wanted, _union(leases.values())).passes:
+        for peer, part in _apportion(free.count, missing).items():
+            given = free.first(part)
+            free -= given
+            leases[peer] |= Slots(((number, given),)) if given.bounds else NO_SLOTS
+            missing[peer] -= part
+    return _ledger(positions, leases)
+
+
+def _ledger(positions: Positions, leases: Mapping[PeerId, Slots]) -> Ledger:
     return Ledger(positions=positions, held=tuple((peer, lease) for peer, lease in sorted(leases.items()) if lease.count))
+
+
+def _apportion(count: int, missing: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """`count` in proportion to what each lacks, none given more than that; whole numbers only, so the same on every machine."""
+    total = sum(missing.values())
+    if count >= total:
+        return dict(missing)
+    parts = {peer: count * lacks // total for peer, lacks in missing.items()}
+    left = count - sum(parts.values())
+    for peer in sorted(missing, key=lambda peer: (-(count * missing[peer] % total), peer))[:left]:
+        parts[peer] += 1
+    return parts
 
 
 def divide(samples: int, trainers: Iterable[Trainer]) -> dict[PeerId, int]:

@@ -18,6 +18,7 @@ from ciuic_p2p.local.framing import MessageSplitter, decode, encode
 from ciuic_p2p.local.protocol import (
     LOCAL_VERSION,
     TO_DAEMON,
+    AskLease,
     AskPosition,
     AskView,
     Attach,
@@ -120,6 +121,8 @@ class Conversation:
                 await self._ready(message)
             case AskPosition():
                 self._say(await self._host.position(self._attached(message)))
+            case AskLease():
+                self._say(await self._host.lease(self._attached(message), message))
             case AskView():
                 self._say(View(value=await self._host.view(message.what, message.options)))
             case Invite():

@@ -1,10 +1,10 @@
 """What the daemon and the processes on its machine say to each other. Every field is checked when a message is made,
 so one that exists is legal on either side. Knows no socket and nothing of what the messages lead to.
 
-    trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · leave
-    daemon → trainer        waiting · attached · advanced · position · refused
+    trainer → daemon        attach (+ the exchange's descriptor) · progress · ready · position · lease · leave
+    daemon → trainer        waiting · attached · advanced · position · leased · refused
     command line → daemon   view · invite · snapshot · stop
-    anybody → daemon        put · get · list · remove · stat, for objects
+    anybody → daemon        put · get · read · list · remove · stat, for objects
     daemon → both           view · moved · stopping · refused
 """
 
@@ -15,7 +15,10 @@ from typing import Any, ClassVar
 
 from ciuic_p2p.local import checks
 
-LOCAL_VERSION = 1
+LONGEST_READ_BYTES = 4 << 20
+"""Of one read: an answer is held whole in memory on both sides, and copied in the loop of the daemon."""
+
+LOCAL_VERSION = 2
 """Version of these messages; a trainer installed beside another version of the daemon is refused with a line that says so."""
 
 
@@ -94,9 +97,32 @@ class Ready(Message):
     samples: int
     steps: int
     loss: float | None
+    used: dict[str, Any] = field(default_factory=dict)
+    """Dataset → slots used of it, as `slots_to_plain` gives them."""
 
     def __post_init__(self) -> None:
         _check_progress(self.samples, self.steps, self.loss)
+        checks.mapping("used", self.used)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskLease(Message):
+    """What does this trainer hold of a dataset? It reads it from now on."""
+
+    type: ClassVar[str] = "lease"
+    dataset: str
+    count: int
+    """Slots in a pass."""
+    samples: int
+    """How many slots it needs for one round."""
+    waits: bool
+    """It cannot go on without any: the answer comes once there are some."""
+
+    def __post_init__(self) -> None:
+        checks.run_name("dataset", self.dataset)
+        checks.whole("count", self.count, least=1, most=1 << 62)
+        checks.whole("samples", self.samples, least=1, most=1 << 40)
+        checks.instance("waits", self.waits, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +176,15 @@ class PutObject(ObjectRequest):
     type: ClassVar[str] = "put"
     path: str
     address: str
+    data_shards: int = 0
+    """A stripe, with as many of parity as `parity_shards` says; 0: copies instead."""
+    parity_shards: int = 0
 
     def __post_init__(self) -> None:
         checks.absolute_path("path", self.path)
         checks.text("address", self.address)
+        checks.whole("data_shards", self.data_shards)
+        checks.whole("parity_shards", self.parity_shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +198,24 @@ class GetObject(ObjectRequest):
     def __post_init__(self) -> None:
         checks.text("address", self.address)
         checks.absolute_path("path", self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadObject(ObjectRequest):
+    """So many bytes of the object from `offset` on; fewer where it ends before."""
+
+    type: ClassVar[str] = "read"
+    address: str
+    offset: int
+    length: int
+    etag: str = ""
+    """Of the version that is read, whatever was written since; "": the current one."""
+
+    def __post_init__(self) -> None:
+        checks.text("address", self.address)
+        checks.whole("offset", self.offset)
+        checks.whole("length", self.length, most=LONGEST_READ_BYTES)
+        checks.text("etag", self.etag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +316,8 @@ class Advanced(Message):
     seconds: float
     counted: bool
     """Whether this trainer's contribution is in the new anchor."""
+    saving: bool = False
+    """Whether this peer saves a snapshot of this epoch: the moment to save what belongs to it and only the trainer has."""
 
     def __post_init__(self) -> None:
         checks.whole("epoch", self.epoch)
@@ -276,6 +327,7 @@ class Advanced(Message):
         checks.whole("bytes_received", self.bytes_received)
         checks.number("seconds", self.seconds, least=0.0)
         checks.instance("counted", self.counted, bool)
+        checks.instance("saving", self.saving, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +343,21 @@ class Position(Message):
         checks.whole("count", self.count, least=1, most=1_000_000)
         checks.whole("index", self.index, most=self.count - 1)
         checks.whole("epoch", self.epoch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased(Message):
+    """What the trainer may use of the dataset now."""
+
+    type: ClassVar[str] = "leased"
+    slots: list[list[int]]
+    """As `slots_to_plain` gives them."""
+    open_pass: int
+    """The first pass of which something is neither used nor anybody's."""
+
+    def __post_init__(self) -> None:
+        checks.instance("slots", self.slots, list)
+        checks.whole("open_pass", self.open_pass)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,12 +410,14 @@ TO_DAEMON: dict[str, type[Message]] = {
         Progress,
         Ready,
         AskPosition,
+        AskLease,
         Leave,
         AskView,
         Invite,
         SnapshotOrder,
         PutObject,
         GetObject,
+        ReadObject,
         ListObjects,
         RemoveObject,
         StatObject,
@@ -356,7 +425,7 @@ TO_DAEMON: dict[str, type[Message]] = {
     )
 }
 FROM_DAEMON: dict[str, type[Message]] = {
-    kind.type: kind for kind in (Waiting, Attached, Advanced, Position, Refused, View, Moved, Stopping)
+    kind.type: kind for kind in (Waiting, Attached, Advanced, Position, Leased, Refused, View, Moved, Stopping)
 }
 
 

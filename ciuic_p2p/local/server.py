@@ -19,7 +19,7 @@ import structlog
 from ciuic_p2p.errors import AddressUnusable
 from ciuic_p2p.local.address import short_address
 from ciuic_p2p.local.conversation import Conversation
-from ciuic_p2p.local.protocol import Attach, ObjectRequest, Position, Progress, Ready
+from ciuic_p2p.local.protocol import AskLease, Attach, Leased, ObjectRequest, Position, Progress, Ready
 from ciuic_p2p.local.stream import Stream
 from ciuic_p2p.local.trainer import Trainer
 
@@ -49,6 +49,9 @@ class TrainerHost(Protocol):
 
     async def position(self, trainer: Trainer) -> Position:
         """The share of a dataset that is this trainer's."""
+
+    async def lease(self, trainer: Trainer, ask: AskLease) -> Leased:
+        """What this trainer holds of a dataset; waits until that is something, where it is asked to."""
 
     async def view(self, what: str, options: dict[str, Any]) -> Any:
         """Plain data for the command line; `what` may be anything, "invite" among it."""

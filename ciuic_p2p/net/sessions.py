@@ -8,6 +8,7 @@ Puts its parts together and refuses to know rounds, and where addresses come fro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -223,6 +224,10 @@ class Sessions(Transport):
             raise PeerUnreachable(f"the session with peer {peer} has just ended")
         if queued:
             link.lanes.want()
+
+    def prepare(self, peer: PeerId) -> None:
+        with contextlib.suppress(PeerUnreachable):
+            self._contacts.link_to(peer).lanes.want()
 
     def discard_frames(self, unwanted: Callable[[PeerId, FrameHeader], bool]) -> None:
         """`unwanted` looks at its arguments only and takes no lock."""

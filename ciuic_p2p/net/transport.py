@@ -74,6 +74,10 @@ class Transport(ABC):
         """Queues bulk frames; each goes to whichever lane is free. Raises PeerUnreachable without a session."""
 
     @abstractmethod
+    def prepare(self, peer: PeerId) -> None:
+        """Frames will soon go there or come from there: what they need is opened meanwhile. Nothing without a session."""
+
+    @abstractmethod
     def discard_frames(self, unwanted: Callable[[PeerId, FrameHeader], bool]) -> None:
         """Drops queued frames that match and have not started to leave."""
 

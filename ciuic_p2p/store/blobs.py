@@ -45,7 +45,7 @@ Packing = Literal["auto", "always", "never"]
 """auto: where the blob is known to be that large. always: whatever its size. Both leave a shard whose sample gains less than
 5 % as it is."""
 
-GetShard = Callable[[ShardId], bytes]
+GetShard = Callable[[ShardId], bytes | memoryview]
 """Like `ShardStore.get`: what it returns has been compared with the name. Is called from several threads."""
 
 Progress = Callable[[int], None]
@@ -108,7 +108,7 @@ def read_blob(get: GetShard, manifest: BlobManifest, start: int = 0, stop: int |
     return pieces if (start, stop) != (0, manifest.size_bytes) else _compared(pieces, manifest)
 
 
-def open_shard(ref: ShardRef, data: bytes | bytearray) -> bytes | bytearray:
+def open_shard(ref: ShardRef, data: bytes | memoryview) -> bytes | memoryview:
     """The content in a shard's bytes. Unpacking sets aside no more memory than the manifest says. Raises MalformedPayload."""
     if len(data) != ref.stored_bytes:
         raise MalformedPayload(None, f"a shard of {len(data)} bytes, where its blob's manifest says {ref.stored_bytes}")

@@ -27,6 +27,8 @@ from ciuic_p2p.terms import LARGEST_SHARD_BYTES, ShardId
 RESERVE_BYTES = 1 << 30
 """Default: what the disk keeps free."""
 
+INCOMING = "incoming"
+
 _DAMAGED_KEPT = 4
 
 
@@ -47,7 +49,7 @@ class DiskStore:
         """
         self.folder = Path(folder).expanduser().absolute()
         self._shards = self.folder / "shards"
-        self._incoming = self.folder / "incoming"
+        self._incoming = self.folder / INCOMING
         self._damaged = self.folder / "damaged"
         self._room = Room(f"the store {self.folder}", quota_bytes, reserve_bytes=reserve_bytes, disk=self.folder)
         self._grace = Grace(grace_s)
@@ -64,18 +66,26 @@ class DiskStore:
     def used_bytes(self) -> int:
         return self._room.used_bytes
 
-    def put(self, data: bytes | memoryview) -> ShardId:
+    def put(self, data: bytes | memoryview, name: ShardId | None = None) -> ShardId:
         view = shard_bytes(data)
-        shard = shard_id_of(view)
+        shard = shard_id_of(view) if name is None else require_shard_id(name)
         with files.translated(self.folder):
             if not self._renew(shard):
                 self._write(shard, view)
         return shard
 
-    def get(self, shard: ShardId) -> bytes:
+    def get(self, shard: ShardId) -> bytes | memoryview:
         require_shard_id(shard)
         with files.translated(self.folder):
             return self._read(shard)
+
+    def verify(self, shard: ShardId) -> None:
+        """Like `get`, of what is on the disk itself and not in the system's memory. Raises ShardMissing, ShardDamaged."""
+        path = self._path(shard)
+        with files.translated(self.folder):
+            files.forget_cached(path)
+            self._read(shard)
+            files.forget_cached(path)
 
     def has(self, shard: ShardId) -> bool:
         path = self._path(shard)
@@ -117,7 +127,7 @@ class DiskStore:
         require_shard_id(shard)
         return self._shards / shard[:2] / shard
 
-    def _read(self, shard: ShardId) -> bytes:
+    def _read(self, shard: ShardId) -> bytes | memoryview:
         """Raises OSError only where that says nothing of the shard."""
         path = self._path(shard)
         try:

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ciuic_p2p.errors import StoreFull, StoreUnusable
+from ciuic_p2p.store import direct as direct_io
+from ciuic_p2p.store.buffers import LEAST_BYTES, take_buffer
 
 _DAMAGE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ELOOP, errno.ENXIO})
 """What failing disks and file systems say, and what a link or a socket in place of a file does."""
@@ -25,7 +27,10 @@ def write_temporary(folder: Path, data: memoryview) -> Path:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            _write_all(descriptor, data)
+            if len(data) < LEAST_BYTES:
+                _write_all(descriptor, data)
+            else:
+                _write_large(path, descriptor, data)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -41,10 +46,20 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         written += os.write(descriptor, data[written:])
 
 
-def read_whole(path: Path, largest_bytes: int) -> bytes | None:
+def _write_large(path: Path, descriptor: int, data: memoryview) -> None:
+    direct = direct_io.open_direct(path, os.O_WRONLY, descriptor)
+    try:
+        direct_io.write_at(descriptor, direct, data)
+    finally:
+        if direct is not None:
+            os.close(direct)
+
+
+def read_whole(path: Path, largest_bytes: int) -> bytes | memoryview | None:
     """None when the disk cannot give the bytes back, or no regular file of at most largest_bytes is what lies there.
 
-    Links are not followed. Raises OSError where there is nothing, and where rights, memory or descriptors are wanting.
+    Nobody changes what is returned. Links are not followed. Raises OSError where there is nothing, and where rights, memory or
+    descriptors are wanting.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -52,7 +67,9 @@ def read_whole(path: Path, largest_bytes: int) -> bytes | None:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_size > largest_bytes:
                 return None
-            return _read_all(descriptor, status.st_size)
+            if status.st_size < LEAST_BYTES:
+                return _read_all(descriptor, status.st_size)
+            return _read_large(path, descriptor, status.st_size)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -70,6 +87,29 @@ def _read_all(descriptor: int, size_bytes: int) -> bytes:
     while pieces[-1]:
         pieces.append(os.read(descriptor, size_bytes))
     return b"".join(pieces)[:size_bytes]
+
+
+def _read_large(path: Path, descriptor: int, size_bytes: int) -> memoryview:
+    """Fewer bytes when the file ends earlier."""
+    buffer = take_buffer(direct_io.whole_blocks(size_bytes))
+    direct = direct_io.open_direct(path, os.O_RDONLY, descriptor)
+    try:
+        filled = direct_io.read_into(descriptor, direct, buffer, size_bytes)
+    finally:
+        if direct is not None:
+            os.close(direct)
+    return buffer[:filled].toreadonly()
+
+
+def forget_cached(path: Path) -> None:
+    """The next read of it asks the disk, and what was read stays in nobody's way. Best effort: not every system can."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
 
 def size_of(path: Path) -> int | None:

@@ -6,15 +6,17 @@ reader knows what it sets memory aside for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 
 from ciuic_p2p.core import wire
+from ciuic_p2p.core.stripes import Stripe
 from ciuic_p2p.errors import MalformedMessage
 from ciuic_p2p.store.shards import require_shard_id
+from ciuic_p2p.tensors.erasure import Code
 from ciuic_p2p.terms import LARGEST_SHARD_BYTES, BlobHash, ShardId
 
 MOST_SHARDS = wire.LONGEST_TUPLE
@@ -24,6 +26,7 @@ LARGEST_MANIFEST_BYTES = 16 << 20
 """Encoded; MOST_SHARDS need about 10 MB."""
 
 _FORMAT = 1
+_CODED_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,11 @@ class BlobManifest:
             raise ValueError(f"shards that do not add up to the {self.size_bytes} bytes of their blob")
 
     @property
+    def kept(self) -> tuple[ShardRef, ...]:
+        """All that peers keep of it."""
+        return self.shards
+
+    @property
     def stored_bytes(self) -> int:
         """What one replica of it takes, if no two of its shards are the same."""
         return sum(ref.stored_bytes for ref in self.shards)
@@ -108,11 +116,73 @@ class BlobManifest:
 
     @classmethod
     def decode(cls, data: bytes) -> BlobManifest:
-        """Raises MalformedMessage, also for bytes that `encode` would not have written."""
+        """A CodedManifest where it is one. Raises MalformedMessage, also for bytes that `encode` would not have written."""
         value = wire.unpack(data, LARGEST_MANIFEST_BYTES)
-        if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is int and value[0] == _FORMAT):
-            raise MalformedMessage(None, f"no manifest of format {_FORMAT}")
-        manifest = cls.from_wire(value[1])
+        kinds: dict[int, type[BlobManifest]] = {_FORMAT: BlobManifest, _CODED_FORMAT: CodedManifest}
+        if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is int and value[0] in kinds):
+            raise MalformedMessage(None, f"no manifest of a format that is known ({', '.join(map(str, kinds))})")
+        manifest = kinds[value[0]].from_wire(value[1])
         if manifest.encode() != data:
             raise MalformedMessage(None, "a manifest that is not encoded in the one way")
         return manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodedManifest(BlobManifest):
+    """A blob with parity: each stripe of `k` of its shards has `m` more, and any k of them give all.
+
+    Stripes are of different shards, in the order in which they first come: equal bytes have one name, and are lost together.
+    Raises ValueError where its parity does not fit.
+    """
+
+    k: int
+    m: int
+    parity: tuple[ShardRef, ...]
+    """Of the first stripe, then of the next one. As long as the longest shard of its stripe."""
+
+    def __post_init__(self) -> None:
+        BlobManifest.__post_init__(self)
+        groups = data_groups(self.shards, self.code)
+        if len(self.shards) + len(self.parity) > MOST_SHARDS:
+            raise ValueError(f"a blob of {len(self.shards)} shards and parity of {len(self.parity)}")
+        if len(self.parity) != len(groups) * self.m:
+            raise ValueError(f"parity of {len(self.parity)} shards for {len(groups)} stripes")
+        self.stripes()
+
+    @property
+    def code(self) -> Code:
+        """Raises ValueError for one that cannot be."""
+        return Code(k=self.k, m=self.m)
+
+    def stripes(self) -> list[Stripe]:
+        """Raises ValueError for parity of another length than its stripe."""
+        found = []
+        for number, data in enumerate(data_groups(self.shards, self.code)):
+            parity = self.parity[number * self.m : (number + 1) * self.m]
+            width = max(ref.stored_bytes for ref in data)
+            if any(ref.packed or ref.stored_bytes != width for ref in parity):
+                raise ValueError("parity of another length than its stripe")
+            found.append(stripe_of(self.code, data, parity))
+        return found
+
+    @property
+    def kept(self) -> tuple[ShardRef, ...]:
+        return self.shards + self.parity
+
+    def encode(self) -> bytes:
+        return bytes(msgpack.packb([_CODED_FORMAT, self.to_wire()]))
+
+
+def data_groups(shards: Sequence[ShardRef], code: Code) -> list[tuple[ShardRef, ...]]:
+    """The different shards of a blob, k by k, as stripes are made of them."""
+    distinct = list({ref.shard: ref for ref in shards}.values())
+    return [tuple(distinct[start : start + code.k]) for start in range(0, len(distinct), code.k)]
+
+
+def stripe_of(code: Code, data: Sequence[ShardRef], parity: Sequence[ShardRef]) -> Stripe:
+    return Stripe(
+        k=code.k,
+        data=tuple(ref.shard for ref in data),
+        parity=tuple(ref.shard for ref in parity),
+        sizes=tuple(ref.stored_bytes for ref in (*data, *parity)),
+    )

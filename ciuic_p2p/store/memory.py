@@ -25,9 +25,9 @@ class MemoryStore:
     def used_bytes(self) -> int:
         return self._room.used_bytes
 
-    def put(self, data: bytes | memoryview) -> ShardId:
+    def put(self, data: bytes | memoryview, name: ShardId | None = None) -> ShardId:
         view = shard_bytes(data)
-        shard = shard_id_of(view)
+        shard = shard_id_of(view) if name is None else require_shard_id(name)
         with self._lock:
             if shard in self._shards and shard_id_of(self._shards[shard]) != shard:
                 self._drop(shard)

@@ -32,15 +32,17 @@ class ShardStore(Protocol):
         """The sizes of all shards, those that are being put included."""
         ...
 
-    def put(self, data: bytes | memoryview) -> ShardId:
+    def put(self, data: bytes | memoryview, name: ShardId | None = None) -> ShardId:
         """Keeps the bytes and returns their name; a shard that is there already, and undamaged, is not written again.
+
+        name: of these bytes, where the caller has just compared them with it; they are not hashed once more then.
 
         Raises ValueError for more than LARGEST_SHARD_BYTES, StoreFull when there is no room; then nothing is left behind.
         """
         ...
 
-    def get(self, shard: ShardId) -> bytes:
-        """The bytes, compared with their name at every read.
+    def get(self, shard: ShardId) -> bytes | memoryview:
+        """The bytes, which nobody changes, compared with their name at every read.
 
         Raises ShardMissing, or its subclass ShardDamaged, after which the shard is missing and can be put anew.
         """

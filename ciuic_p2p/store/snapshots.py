@@ -41,6 +41,8 @@ WHOLE = "ciuic.anchor"
 LARGEST_MANIFEST_BYTES = 32 << 20
 _SUFFIX = ".snapshot"
 _VALUES_AT_ONCE = 1 << 20
+_FIELDS_AT_FIRST = 13
+"""Of manifests that were written before there were quorums and ledgers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,10 @@ class Snapshot:
     is_complete: bool
     """More than half of those in the mean did (core/snapshotting.py)."""
     blob: BlobManifest
+    quorum: int = 0
+    """So many witnesses make it complete; 0 where the version of this program that saved it did not keep that."""
+    ledgers: bytes = b""
+    """Which samples are used, as the state has it (core/ledgers.py)."""
 
     @property
     def size_bytes(self) -> int:
@@ -121,7 +127,7 @@ class Snapshots:
         state = OuterState.empty(snapshot.count, snapshot.parameter_count)
         try:
             _fill(state, read_blob(self._store.get, snapshot.blob))
-            found = StateManifest.describe(state, snapshot.epoch, snapshot.samples).state_hash
+            found = StateManifest.describe(state, snapshot.epoch, snapshot.samples, snapshot.ledgers).state_hash
         except (ShardMissing, StoreUnusable, MalformedPayload, ValueError) as error:
             raise SnapshotDamaged(snapshot.run, snapshot.epoch, str(error)) from error
         if found != snapshot.state_hash:
@@ -129,8 +135,20 @@ class Snapshots:
         return state
 
     def missing(self, snapshot: Snapshot) -> list[ShardId]:
-        """Shards that this peer does not hold."""
-        return [ref.shard for ref in snapshot.blob.shards if not self._store.has(ref.shard)]
+        """Shards that this peer does not hold, by their names alone."""
+        return [shard for shard in _distinct(snapshot) if not self._store.has(shard)]
+
+    def verify(self, snapshot: Snapshot) -> list[ShardId]:
+        """Shards that this peer does not hold: reads all, and has the store set aside those that are damaged.
+
+        Raises StoreUnusable.
+        """
+        return [shard for shard in _distinct(snapshot) if not _can_read(self._store, shard)]
+
+    def wanting(self) -> dict[ShardId, int]:
+        """What all snapshots of this peer lack, with the bytes of each as it is kept."""
+        known = (snapshot for run in self.runs() for snapshot in self.of_run(run))
+        return {ref.shard: ref.stored_bytes for one in known for ref in one.blob.shards if not self._store.has(ref.shard)}
 
     def thin_out(self, run: str) -> list[Snapshot]:
         """Forgets the manifests that nobody needs any more, and returns them; their shards are the store's to collect."""
@@ -151,10 +169,9 @@ class Snapshots:
         """The shards of all snapshots: a collection of the store must keep them."""
         return {ref.shard for run in self.runs() for snapshot in self.of_run(run) for ref in snapshot.blob.shards}
 
-    def export(self, snapshot: Snapshot, folder: Path) -> Path:
-        """Writes FOLDER/model.safetensors: the model's tensors as float32, under their own names. Raises SnapshotDamaged,
-        StoreUnusable, StoreFull."""
-        state = self.load(snapshot)
+    def export(self, snapshot: Snapshot, state: OuterState, folder: Path) -> Path:
+        """Writes FOLDER/model.safetensors: the model's tensors as float32, under their own names. Raises StoreUnusable,
+        StoreFull. state: as `load` gave it."""
         model = snapshot.model()
         tensors = _tensors_of(model, state.count)
         header = make_header(tensors, _metadata(snapshot) | {"format": "pt"})
@@ -176,12 +193,28 @@ class Snapshots:
         return self._folder / quote(run, safe="").replace(".", "%2E")
 
 
+def _distinct(snapshot: Snapshot) -> Iterable[ShardId]:
+    """In the order of the state."""
+    return dict.fromkeys(ref.shard for ref in snapshot.blob.shards)
+
+
+def _can_read(store: ShardStore, shard: ShardId) -> bool:
+    try:
+        store.get(shard)
+    except ShardMissing:
+        return False
+    return True
+
+
 def _read(path: Path) -> Snapshot | None:
     try:
         data = files.read_whole(path, LARGEST_MANIFEST_BYTES)
         if data is None:
             raise MalformedMessage(None, "the disk does not give it back")
-        found: Snapshot = wire.from_wire(Snapshot, wire.unpack(data, LARGEST_MANIFEST_BYTES))
+        fields = wire.unpack(data, LARGEST_MANIFEST_BYTES)
+        if isinstance(fields, list) and len(fields) == _FIELDS_AT_FIRST:
+            fields += [0, b""]
+        found: Snapshot = wire.from_wire(Snapshot, fields)
     except (OSError, MalformedMessage) as error:
         _log.warning("snapshot.unreadable", file=str(path), error=str(error))
         return None

@@ -2,7 +2,7 @@
 
 The state is the anchor, then the outer momentum, both cut into pieces of 262,144 float32 values (1 MiB; the last piece of each
 may be shorter). A piece's hash is the BLAKE3 of its little-endian bytes; the state hash is the BLAKE3 of the domain, the sizes
-and all piece hashes in order. Knows not where pieces come from.
+and all piece hashes in order, and of the ledgers where there are any. Knows not where pieces come from.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ PIECE_VALUES = 1 << 18
 HASH_BYTES = 32
 MOST_PIECES = 30_000
 """Their hashes still fit one control message: 7.8 billion values."""
+LARGEST_LEDGERS_BYTES = 64 << 10
+"""Beside them."""
 
 _VALUE_BYTES = 4
 _DOMAIN = b"ciuic state 1"
@@ -62,6 +64,8 @@ class StateManifest:
     piece_hashes: tuple[bytes, ...]
     """Of the anchor's pieces, then of the momentum's."""
     piece_values: int = PIECE_VALUES
+    ledgers: bytes = b""
+    """Which samples are used, and who is to use which (core/ledgers.py); empty for a run without datasets."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.epoch <= _LARGEST_EPOCH and 0 <= self.parameter_count <= self.count and self.count > 0):
@@ -70,6 +74,8 @@ class StateManifest:
             raise MalformedMessage(None, "a state manifest with an impossible number of samples")
         if self.piece_values != PIECE_VALUES:
             raise MalformedMessage(None, f"a state manifest with pieces of {self.piece_values} values, not {PIECE_VALUES}")
+        if len(self.ledgers) > LARGEST_LEDGERS_BYTES:
+            raise MalformedMessage(None, f"a state manifest with {len(self.ledgers)} bytes of ledgers")
         pieces = self._anchor_pieces + _pieces(self.parameter_count)
         if len(self.piece_hashes) != pieces or pieces > MOST_PIECES:
             raise MalformedMessage(None, f"a state manifest with {len(self.piece_hashes)} piece hashes for {self.count} values")
@@ -77,7 +83,7 @@ class StateManifest:
             raise MalformedMessage(None, "a state manifest with a hash of the wrong length")
 
     @classmethod
-    def describe(cls, state: OuterState, epoch: int, samples: int = 0) -> StateManifest:
+    def describe(cls, state: OuterState, epoch: int, samples: int = 0, ledgers: bytes = b"") -> StateManifest:
         """The manifest of `state` at `epoch`, to which `samples` samples led. Reads every byte once."""
         digests = (*_hash_pieces(state.anchor), *_hash_pieces(state.momentum))
         return cls(
@@ -86,13 +92,15 @@ class StateManifest:
             parameter_count=state.parameter_count,
             samples=samples,
             piece_hashes=digests,
+            ledgers=ledgers,
         )
 
     @property
     def state_hash(self) -> StateHash:
-        """64 hexadecimal digits; equal on two peers exactly when anchor, momentum, epoch and samples are."""
+        """64 hexadecimal digits; equal on two peers exactly when anchor, momentum, epoch, samples and ledgers are."""
         sizes = _SIZES.pack(self.epoch, self.count, self.parameter_count, self.piece_values, self.samples)
-        return StateHash(blake3.blake3(b"".join([_DOMAIN, sizes, *self.piece_hashes])).hexdigest())
+        ledgers = blake3.blake3(self.ledgers).digest() if self.ledgers else b""
+        return StateHash(blake3.blake3(b"".join([_DOMAIN, sizes, *self.piece_hashes, ledgers])).hexdigest())
 
     def span(self, index: int) -> PieceSpan:
         """Where piece `index` belongs. Raises MalformedMessage when there is none."""
@@ -117,6 +125,7 @@ class StateManifest:
             "piece_values": self.piece_values,
             "samples": self.samples,
             "piece_hashes": b"".join(self.piece_hashes),
+            "ledgers": self.ledgers,
         }
 
     @classmethod
@@ -128,8 +137,11 @@ class StateManifest:
         joined = message.get("piece_hashes")
         if not isinstance(joined, bytes) or len(joined) > MOST_PIECES * HASH_BYTES:
             raise MalformedMessage(None, "a state manifest without piece hashes, or with too many")
+        ledgers = message.get("ledgers")
+        if not isinstance(ledgers, bytes):
+            raise MalformedMessage(None, "a state manifest without ledgers")
         digests = tuple(joined[start : start + HASH_BYTES] for start in range(0, len(joined), HASH_BYTES))
-        return cls(piece_hashes=digests, **numbers)
+        return cls(piece_hashes=digests, ledgers=ledgers, **numbers)
 
     @property
     def _anchor_pieces(self) -> int:

@@ -15,6 +15,10 @@ from ciuic_p2p.testing.invariants import require_invariants, require_progress
 from ciuic_p2p.testing.sim import SimPeer, SimSwarm, Ways
 from ciuic_p2p.testing.ways import in_any_way
 
+SAMPLES = 700
+"""Of the dataset that all read: some rounds use it once."""
+SEEDS_A_DATASET = 4
+"""In one of so many histories trainers read it by leases."""
 QUIET_S = 45.0
 """In which a swarm of a few peers comes to rest, and then some."""
 EPOCHS_IN_QUIET = 3
@@ -22,10 +26,16 @@ EPOCHS_IN_QUIET = 3
 
 
 def disturbed(
-    seed: int, *, peers: int, seconds: float, disturbances: int, count: int = 6000, ways: Ways | None = None
+    seed: int,
+    *,
+    peers: int,
+    seconds: float,
+    disturbances: int,
+    count: int = 6000,
+    ways: Ways | None = None,
 ) -> SimSwarm:
     """Random deaths (some come back, with or without their state), freezes and torn sessions; then quiet."""
-    swarm = SimSwarm(seed, count=count, ways=ways)
+    swarm = SimSwarm(seed, count=count, ways=ways, dataset=_dataset_of(seed))
     rng = random.Random(seed * 7919 + 1)  # noqa: S311  a simulation wants a seed, not secrecy
     names = [PeerId(f"p{i:03}") for i in range(peers)]
     for name in names:
@@ -50,6 +60,10 @@ def disturbed(
         swarm.at(at, act)
     swarm.run_until(seconds)
     return swarm
+
+
+def _dataset_of(seed: int) -> int:
+    return 0 if seed % SEEDS_A_DATASET else SAMPLES
 
 
 def _revive(swarm: SimSwarm, name: PeerId, *, with_state: bool) -> None:
@@ -98,7 +112,7 @@ def leaderless(seed: int, state: LeaderState, *, peers: int = 5, ways: Ways | No
     For states after a loss another member dies first. The second value: whether the state was found.
     """
     rng = random.Random(seed * 6151 + 3)  # noqa: S311  a simulation wants a seed, not secrecy
-    swarm = SimSwarm(seed, ways=ways)
+    swarm = SimSwarm(seed, ways=ways, dataset=_dataset_of(seed))
     for number in range(peers):
         swarm.add(f"p{number:03}", step_s=rng.uniform(0.5, 1.5))
     swarm.run_until(rng.uniform(5.0, 9.0))

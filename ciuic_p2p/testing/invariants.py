@@ -5,7 +5,9 @@ Each check raises AssertionError that says what does not hold.
 
 from __future__ import annotations
 
-from ciuic_p2p.testing.sim import Contribution, SimPeer, SimState, SimSwarm
+from ciuic_p2p.data.positions import Positions
+from ciuic_p2p.data.slots import NO_SLOTS
+from ciuic_p2p.testing.sim import DATASET, Contribution, SimPeer, SimState, SimSwarm
 
 RECENT_S = 15.0
 """Who fell so shortly before a round's end may or may not be in it."""
@@ -15,6 +17,7 @@ def require_invariants(swarm: SimSwarm) -> list[SimPeer]:
     """After a swarm had time to come to rest. Returns the living."""
     peers = swarm.living()
     require_whole_lineages(swarm, peers)
+    require_single_use_of_samples(swarm, peers)
     require_same_states(peers)
     return peers
 
@@ -40,6 +43,28 @@ def require_whole_lineages(swarm: SimSwarm, peers: list[SimPeer]) -> None:
             for result in state.history[epoch]:
                 counted = {(name, samples) for name, _, samples in result}
                 assert survivors <= counted, "a survivor's contribution is missing in a part"
+
+
+def require_single_use_of_samples(swarm: SimSwarm, peers: list[SimPeer]) -> None:
+    """A sample is in one contribution of a pass at most; the state says which are used, and only the living hold the rest.
+
+    Of one who was lost, and whose contribution is in some parts of a result, the report decides.
+    """
+    living = {peer.name for peer in swarm.living()}
+    for peer in peers:
+        state = _state_of(peer)
+        used = NO_SLOTS
+        for reported in state.reported:
+            for contribution in reported:
+                for each in swarm.reports[contribution]:
+                    assert not (each.slots & used).count, f"{contribution} was trained on what others had used"
+                    used |= each.slots
+        ledger = state.ledgers.find(DATASET)
+        if ledger is not None:
+            assert {holder for holder, _ in ledger.held} <= living, "one that is gone holds samples"
+            assert Positions(count=swarm.dataset).using(used) == ledger.positions, "the state forgot, or made up, what is used"
+        else:
+            assert not used.count
 
 
 def require_same_states(peers: list[SimPeer]) -> None:

@@ -73,6 +73,9 @@ class MemoryTransport(Transport):
         if not self._pipe(peer).put(tuple(frames)):
             raise PeerUnreachable(f"the session with peer {peer} has just ended")
 
+    def prepare(self, peer: PeerId) -> None:
+        """Frames need nothing here."""
+
     def discard_frames(self, unwanted: Callable[[PeerId, FrameHeader], bool]) -> None:
         with self._lock:
             pipes = dict(self._pipes)

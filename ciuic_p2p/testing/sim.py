@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,11 +19,13 @@ from blake3 import blake3
 
 from ciuic_p2p.core.events import (
     AccumulateOwn,
+    DatasetWanted,
     DropRound,
     FetchFailed,
     FetchState,
     FinishRound,
     ForwardPart,
+    LeaseAwaited,
     LeaveRound,
     LoadTrainer,
     MessageReceived,
@@ -51,8 +53,10 @@ from ciuic_p2p.core.events import (
     Verdict,
     WorkGivenUp,
 )
+from ciuic_p2p.core.ledgers import NO_LEDGERS, Grant, Ledgers, Used, UseReport, Wanted
 from ciuic_p2p.core.messages import Plan, decode, encode
 from ciuic_p2p.core.runs import RunMachine
+from ciuic_p2p.data.slots import NO_SLOTS
 from ciuic_p2p.simulator.agenda import Act, Agenda
 from ciuic_p2p.simulator.transit import Transit
 from ciuic_p2p.simulator.world import World
@@ -63,6 +67,10 @@ DETECTION_S = 3.0
 
 LATER_S = 10.0
 """A frame whose plan does not come is dropped after this."""
+
+DATASET = "data"
+MOST_SAMPLES = 50
+"""Of one contribution."""
 
 Contribution = tuple[str, int, int]
 """(peer, number of its contribution, samples)"""
@@ -81,6 +89,9 @@ class SimState:
     root: str = ""
     digest: str = ""
     samples: int = 0
+    ledgers: Ledgers = NO_LEDGERS
+    reported: tuple[Result, ...] = ()
+    """For each epoch of which the plan granted leases: the contributions whose reports are in its result."""
 
     @property
     def epoch(self) -> int:
@@ -89,13 +100,31 @@ class SimState:
     def state_hash(self) -> StateHash:
         return StateHash(self.digest)
 
-    def stepped(self, step: tuple[Result, ...]) -> SimState:
-        text = repr((self.digest, [sorted(part) for part in step]))
+    def stepped(
+        self, step: tuple[Result, ...], grants: tuple[Grant, ...], reports: Mapping[Contribution, UseReport]
+    ) -> SimState:
+        """reports: what was used for each contribution that was ever made."""
+        of_peers = tuple((PeerId(each[0]), reports[each]) for each in sorted(step[-1])) if grants else ()
+        ledgers = _settled(self.ledgers, grants, of_peers)
+        text = repr((self.digest, [sorted(part) for part in step], ledgers.to_bytes()))
         counted = min((sum(samples for _, _, samples in part) for part in step), default=0)
-        return SimState((*self.history, step), self.root, blake3(text.encode()).hexdigest(), self.samples + counted)
+        return SimState(
+            (*self.history, step),
+            self.root,
+            blake3(text.encode()).hexdigest(),
+            self.samples + counted,
+            ledgers,
+            (*self.reported, step[-1] if grants else frozenset()),
+        )
 
     def held(self) -> StateHeld:
-        return StateHeld(epoch=self.epoch, state_hash=self.state_hash(), samples=self.samples)
+        return StateHeld(epoch=self.epoch, state_hash=self.state_hash(), samples=self.samples, ledgers=self.ledgers)
+
+
+@functools.lru_cache(maxsize=64)
+def _settled(ledgers: Ledgers, grants: tuple[Grant, ...], reports: tuple[tuple[PeerId, UseReport], ...]) -> Ledgers:
+    """All peers that end a round ask the same."""
+    return Ledgers.from_bytes(ledgers.granted(grants).settled(dict(reports), grants).to_bytes())
 
 
 _decoded = functools.lru_cache(maxsize=4096)(decode)
@@ -135,6 +164,8 @@ class SimPeer:
     """What ended each epoch of the lineage held now, and when."""
     contribution: Contribution | None = None
     made: int = 0
+    hungry: bool = False
+    """Its trainer waits for a lease."""
     inbox: list[Callable[[], None]] = field(default_factory=list)
     left_rounds: int = 0
     given_up_samples: int = 0
@@ -199,10 +230,13 @@ class SimSwarm:
         codec: str = "float32",
         ways: Ways | None = None,
         world: World | None = None,
+        dataset: int = 0,
     ) -> None:
         """codec: the name or the policy that every trainer asks for. world: whose lines and cables they share, and whose
-        peers they are; else everything takes a random time."""
+        peers they are; else everything takes a random time. dataset: samples of what all trainers read by leases; 0: none."""
         self._ways = ways
+        self.dataset = dataset
+        self.reports: dict[Contribution, UseReport] = {}
         self.rng = random.Random(seed)  # noqa: S311 - a simulation wants a seed, not secrecy
         self.agenda = Agenda()
         self.between: Between = RandomLatency(self.agenda, self.rng) if world is None else SharedLines(self.agenda, world)
@@ -238,6 +272,9 @@ class SimSwarm:
             if other is not peer and other.alive:
                 self._connect(peer, other)
         self._after(0.0, lambda: self._feed(peer, TrainerAttached(shape=shape)))
+        if self.dataset:
+            wanted = Wanted(dataset=DATASET, count=self.dataset, samples=MOST_SAMPLES)
+            self._after(0.0, lambda: self._feed(peer, DatasetWanted(wanted=wanted)))
         return peer
 
     @property
@@ -331,6 +368,7 @@ class SimSwarm:
     def detach(self, name: str) -> None:
         """The trainer dies, the daemon lives on."""
         self.peers[PeerId(name)].trainer += 1
+        self.peers[PeerId(name)].hungry = False
         self._feed(self.peers[PeerId(name)], TrainerLeft())
 
     def living(self) -> list[SimPeer]:
@@ -398,6 +436,9 @@ class SimSwarm:
         for action in actions:
             self._do(peer, action)
         self._arm(peer)
+        if peer.hungry and peer.machine.lease_of(DATASET).count:
+            peer.hungry = False
+            self._train(peer)
 
     def _arm(self, peer: SimPeer) -> None:
         deadline = peer.machine.next_deadline_s()
@@ -471,10 +512,18 @@ class SimSwarm:
         def done() -> None:
             if peer.trainer != trainer or self.peers.get(peer.name) is not peer:
                 return
+            samples = self.rng.randrange(1, MOST_SAMPLES)
+            used = lease.first(samples)
             peer.made += 1
-            samples = self.rng.randrange(1, 50)
             peer.contribution = (peer.name, peer.made, samples)
-            self._feed(peer, TrainerReady(samples=samples))
+            self.reports[peer.contribution] = (Used(dataset=DATASET, slots=used),) if self.dataset else ()
+            self._feed(peer, TrainerReady(samples=samples, report=self.reports[peer.contribution]))
+
+        lease = peer.machine.lease_of(DATASET) if self.dataset else NO_SLOTS
+        if self.dataset and not lease.count:
+            peer.hungry = True
+            self._feed(peer, LeaseAwaited(dataset=DATASET))
+            return
 
         self._after(peer.step_s * self.rng.uniform(0.9, 1.1), lambda: self._when_awake(peer, done))
 
@@ -531,7 +580,8 @@ class SimSwarm:
         results = peer.rounds[action.epoch].results
         step = tuple(results[part] for part in range(len(results)))
         peer.finished[action.epoch] = (action, self.now)
-        self._hold(peer, peer.state.stepped(step))
+        grants = peer.machine.rounds[action.epoch].plan.grants
+        self._hold(peer, peer.state.stepped(step, grants, self.reports))
 
     def _fetch(self, peer: SimPeer, action: FetchState) -> None:
         asked_state = peer.state

@@ -13,9 +13,11 @@ from ciuic_p2p.local.channel import DaemonChannel, error_of, open_channel, start
 from ciuic_p2p.local.exchange import Exchange
 from ciuic_p2p.local.protocol import (
     Advanced,
+    AskLease,
     AskPosition,
     Attach,
     Attached,
+    Leased,
     Leave,
     Message,
     Position,
@@ -103,6 +105,10 @@ class Attachment:
     def position(self) -> Position:
         """This trainer's share of a dataset. Raises DaemonGone."""
         return self._ask(AskPosition(), Position)
+
+    def lease(self, ask: AskLease) -> Leased:
+        """What this trainer holds of a dataset. Raises DaemonGone, LocalError when the run knows another one by this name."""
+        return self._ask(ask, Leased)
 
     def leave(self) -> None:
         """Says goodbye, if the daemon still listens, and lets go of the exchange."""

@@ -10,13 +10,17 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ciuic_p2p.config import home_from
+from ciuic_p2p.data.order import Order
+from ciuic_p2p.data.positions import slots_from_plain
 from ciuic_p2p.errors import ConfigError, DaemonGone, LocalError, MalformedMessage
 from ciuic_p2p.local import checks
-from ciuic_p2p.local.protocol import Advanced, Attached, Position, Ready
+from ciuic_p2p.local.protocol import Advanced, AskLease, Attached, Position, Ready
 from ciuic_p2p.train.attachment import Attachment
 from ciuic_p2p.train.flat import FlatModel
+from ciuic_p2p.train.kept_optimizer import KeptOptimizer
+from ciuic_p2p.train.loading import LeasedLoader, batches_ahead, require_count, require_options
 from ciuic_p2p.train.log import get_log
-from ciuic_p2p.train.shares import Passes, ShareSampler
+from ciuic_p2p.train.shares import Lease, Share, count_samples
 from ciuic_p2p.train.strategies import DiLoCo
 from ciuic_p2p.train.tally import Tally, count_of
 
@@ -33,8 +37,13 @@ def join(
     optimizer: Any,  # torch.optim.Optimizer over parameters of `model`
     sync: DiLoCo = _DEFAULT_SYNC,
     home: str | Path | None = None,
+    *,
+    keep_optimizer: bool = False,
 ) -> Run:
     """Takes part in the run of this name, through the daemon of `home` (default: CIUIC_HOME, else the user's data folder).
+
+    keep_optimizer: the optimizer's own state, such as Adam's moments, is saved on this machine whenever a snapshot of the run
+    is, and given back to a trainer that joins again with an optimizer that has none. It is neither averaged nor shared.
 
     Returns once the model holds the run's parameters: the swarm's, or its own when it is the first. A context manager.
     Raises NoDaemon, LayoutMismatch when others train another model under this name, LocalError for a model that cannot be
@@ -48,23 +57,35 @@ def join(
     flat = FlatModel(model)
     if not flat.is_finite():
         raise LocalError("the model holds values that are not finite", "start from a sound initialisation or checkpoint")
-    attachment = Attachment(home_from(home), run_name, flat.layout, sync.settings())
+    folder = home_from(home)
+    attachment = Attachment(folder, run_name, flat.layout, sync.settings())
     try:
         flat.share_memory(attachment.exchange.values)
         flat.write()
         attached = attachment.attach()
         flat.load()
+        kept = KeptOptimizer(folder, run_name, model, optimizer) if keep_optimizer else None
+        if kept is not None:
+            kept.forget() if attached.fresh else kept.give_back(attached.epoch, attached.state_hash)
     except BaseException:
         flat.close()
         attachment.leave()
         raise
-    return Run(run_name, flat, attachment, attached, sync.inner_steps)
+    return Run(run_name, flat, attachment, attached, sync.inner_steps, kept)
 
 
 class Run:
-    """One trainer's part in a run. Attributes change only inside `step`, and in `shard` when the daemon was restarted."""
+    """One trainer's part in a run. Attributes change only inside `step`, and between two batches of `shard`."""
 
-    def __init__(self, name: str, flat: FlatModel, attachment: Attachment, attached: Attached, inner_steps: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        flat: FlatModel,
+        attachment: Attachment,
+        attached: Attached,
+        inner_steps: int,
+        kept: KeptOptimizer | None = None,
+    ) -> None:
         self.name = name
         self.epoch = attached.epoch
         """Outer steps of the run so far."""
@@ -80,11 +101,12 @@ class Run:
         self._flat = flat
         self._attachment = attachment
         self._inner_steps = inner_steps
+        self._kept = kept
         self._tally = Tally()
         self._last_round: Advanced | None = None
         self._loss: float | None = None
         self._reported_s = time.monotonic()
-        self._passes = Passes(inner_steps)
+        self._shares: dict[str, Share] = {}
         self._counted: Attached | Advanced = attached
         """What the daemon last said; its totals begin again at 0 when it is restarted."""
         self._left = False
@@ -104,16 +126,38 @@ class Run:
         self._report_progress()
         return False
 
-    def shard(self, dataset: Any, batch_size: int, shuffle_seed: int = 0, **loader_options: Any) -> DataLoader:
+    def shard(
+        self,
+        dataset: Any,
+        batch_size: int,
+        shuffle_seed: int = 0,
+        name: str = "data",
+        batches_a_step: int = 1,
+        **loader_options: Any,
+    ) -> DataLoader:
         """This peer's share of a map-style dataset, as a DataLoader: each iteration over it is one pass over the share.
 
-        At each pass the dataset is shuffled anew and divided anew among the trainers there are; alone, a trainer gets all of
-        it. Options such as `num_workers` and `drop_last` go to the DataLoader. Every peer must use the same `shuffle_seed` and
-        a dataset of the same length. Raises LocalError when it is empty, has no length, or has no sample for this peer.
+        In each pass, in another order each time, every sample is trained on once over all peers: a share follows from how
+        fast its trainer is, what a lost peer had not contributed goes to others, and how far all are is a part of the run's
+        state. Options such as `num_workers` and `drop_last` go to the DataLoader. Every peer must use the same `shuffle_seed`
+        and a dataset of the same length; name: tells several datasets of a run apart.
+
+        Every batch is to be trained on: call `step` after each, or after every `batches_a_step`. Raises LocalError for a
+        dataset that is empty, has no length, or is not the one that the run knows by this name.
         """
         self._check_not_left()
-        sampler = ShareSampler(dataset, batch_size, shuffle_seed, self.position, self._passes)
-        return DataLoader(dataset, batch_size=batch_size, sampler=sampler, **loader_options)
+        require_count("batch_size", batch_size)
+        require_count("batches_a_step", batches_a_step)
+        require_options(loader_options)
+        count = count_samples(dataset)
+        batches_a_round = (self._inner_steps + 2) * batches_a_step + batches_ahead(loader_options)
+        share = self._share_of(name, count, batches_a_round * batch_size)
+        order = Order(count, shuffle_seed)
+
+        def estimate() -> int:
+            return -(-count // self.position().count)
+
+        return LeasedLoader(dataset, batch_size, order, share, self._supply, estimate, **loader_options)
 
     def position(self) -> Position:
         """This trainer is the `index`-th of `count` that divide the data among them, now."""
@@ -164,13 +208,59 @@ class Run:
                     return False
             else:
                 self._load(advanced)
+                if advanced.saving and self._kept is not None:
+                    self._kept.save(advanced.epoch, advanced.state_hash)
                 return True
+
+    def _share_of(self, name: str, count: int, samples_a_round: int) -> Share:
+        """The same share for each loader over the same dataset. Raises LocalError."""
+        try:
+            checks.run_name("a dataset's name", name)
+        except MalformedMessage:
+            raise LocalError(f"{name!r} is no name for a dataset", "use 1 to 128 printable characters") from None
+        share = self._shares.get(name)
+        if share is None:
+            share = Share(name, count, samples_a_round, self._ask_lease)
+            share.refresh()
+            self._shares[name] = share
+        if share.count != count:
+            what = f"dataset {name!r} had {share.count} samples before, and has {count} now"
+            raise LocalError(what, "give another dataset its own name: run.shard(…, name=…)")
+        share.samples_a_round = max(share.samples_a_round, samples_a_round)
+        return share
+
+    def _ask_lease(self, share: Share, waits: bool) -> Lease:
+        self._check_not_left()
+        while True:
+            try:
+                return self._lease_now(share, waits=waits)
+            except DaemonGone:
+                self._attach_again()
+
+    def _lease_now(self, share: Share, *, waits: bool) -> Lease:
+        ask = AskLease(dataset=share.dataset, count=share.count, samples=share.samples_a_round, waits=waits)
+        leased = self._attachment.lease(ask)
+        return Lease(slots_from_plain(leased.slots), leased.open_pass)
+
+    def _supply(self, share: Share) -> None:
+        """All that this trainer holds is used. What it has trained makes room for more; else others or the next round do."""
+        if self._tally.steps:
+            share.ran_dry(self._tally.steps, self._inner_steps)
+            log.info("lease.used_up", dataset=share.dataset, steps=self._tally.steps)
+            self._synchronise()
+        elif share.used.count:
+            what = f"all that this peer holds of dataset {share.dataset!r} was handed out, and step was never called"
+            remedy = "call run.step after each batch, or say batches_a_step; read what is not trained on by another DataLoader"
+            raise LocalError(what, remedy)
+        else:
+            share.wait()
 
     def _hand_over(self) -> Ready:
         """Writes the local parameters into the exchange, unless they are broken."""
         if self._flat.is_finite():
             self._flat.write_trained()
-            return self._tally.ready()
+            used = {name: share.report() for name, share in self._shares.items() if share.used.count}
+            return self._tally.ready(used)
         log.warning("contribution.withheld", why="the model holds values that are not finite", epoch=self.epoch)
         return self._tally.ready_without_weight()
 
@@ -183,7 +273,7 @@ class Run:
 
     def _attach_again(self) -> bool:
         """Whether the restarted daemon has the anchor that this trainer started from, so that its steps still count."""
-        attached = self._attachment.attach_again(self._offer_parameters)
+        attached = self._attached_again()
         self._counted = attached
         if attached.state_hash == self.state_hash:
             return True
@@ -191,11 +281,24 @@ class Run:
         self._start_from(attached)
         return False
 
+    def _attached_again(self) -> Attached:
+        """A daemon that was restarted knows what is read here before it hears of a contribution."""
+        while True:
+            attached = self._attachment.attach_again(self._offer_parameters)
+            try:
+                for share in self._shares.values():
+                    self._lease_now(share, waits=False)
+            except DaemonGone:
+                continue
+            return attached
+
     def _start_from(self, anchor: Attached | Advanced) -> None:
         self._flat.load()
         self.epoch = anchor.epoch
         self.state_hash = anchor.state_hash
         self._tally = Tally()
+        for share in self._shares.values():
+            share.anchor_loaded()
         self._reported_s = time.monotonic()
 
     def _count_bytes(self, advanced: Advanced) -> None:

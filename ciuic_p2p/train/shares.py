@@ -1,75 +1,133 @@
-"""Which samples of a dataset are this peer's. Knows no daemon: it asks a function for its position."""
+"""What a trainer holds of one dataset, and what of that it has handed out and used. Knows no daemon: it asks a function.
+
+A DataLoader asks for samples long before they are trained on. So a batch is first handed out, then delivered to the training
+loop, and from then on used: it goes with the next contribution. What was used without a contribution that counted is still
+held after the next anchor was loaded, and is handed out again.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from torch.utils.data import Dataset, Sampler
-
+from ciuic_p2p.data.positions import slots_to_plain
+from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.errors import LocalError
-from ciuic_p2p.local.protocol import Position
 
 
-class ShareSampler(Sampler):  # type: ignore[misc]  # torch is not followed by mypy
-    """Indices of this peer's share, a new permutation and a new position at each pass.
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What the daemon says that this trainer holds."""
 
-    Peers in the same pass with the same seed have disjoint shares that together are the whole dataset. Peers in different
-    passes may meet the same sample, which shuffled training does anyway.
-    """
-
-    def __init__(
-        self, dataset: Dataset, batch_size: int, shuffle_seed: int, ask_position: Callable[[], Position], passes: Passes
-    ) -> None:
-        self._count = count_samples(dataset)
-        self._batch_size = batch_size
-        self._shuffle_seed = shuffle_seed
-        self._ask_position = ask_position
-        self._passes = passes
-
-    def __iter__(self) -> Iterator[int]:
-        position = self._ask_position()
-        number = self._passes.begin(position, self._count, self._batch_size)
-        return iter(share_of(self._count, position, (self._shuffle_seed, number)).tolist())
-
-    def __len__(self) -> int:
-        position = self._ask_position()
-        return len(range(position.index, self._count, position.count))
+    slots: Slots
+    open_pass: int
+    """The first pass of which something is neither used nor anybody's."""
 
 
-class Passes:
-    """Numbers a trainer's passes.
-
-    The first number is where the run's epoch says that the others are: a trainer that was restarted again and again would
-    otherwise see the beginning of the first pass each time.
-    """
-
-    def __init__(self, inner_steps: int) -> None:
-        self._inner_steps = inner_steps
-        self._next: int | None = None
-
-    def begin(self, position: Position, sample_count: int, batch_size: int) -> int:
-        """The number of the pass that begins now over a dataset of `sample_count`."""
-        if self._next is None:
-            batches_a_pass = math.ceil(sample_count / (position.count * batch_size))
-            self._next = position.epoch * self._inner_steps // batches_a_pass
-        number = self._next
-        self._next += 1
-        return number
+Ask = Callable[["Share", bool], Lease]
+"""For what is held of a share's dataset now; True: waits until that is something."""
 
 
-def share_of(count: int, position: Position, seed: tuple[int, int]) -> Any:  # [≈ count / position.count] int64
-    """The `position.index`-th of `position.count` slices of the permutation that `seed` names; the same on every machine.
+class Share:
+    """Of one dataset, by one trainer."""
 
-    Raises LocalError when nothing is left for this peer.
-    """
-    share = np.random.default_rng(seed).permutation(count)[position.index :: position.count]
-    if len(share) == 0:
-        what = f"a dataset of {count} samples leaves none for trainer {position.index + 1} of {position.count}"
-        raise LocalError(what, "use a larger dataset or fewer trainers")
-    return share
+    def __init__(self, dataset: str, count: int, samples_a_round: int, ask: Ask) -> None:
+        """count: slots in a pass. samples_a_round: how many are needed from one anchor to the next, as far as is known."""
+        self.dataset = dataset
+        self.count = count
+        self.samples_a_round = samples_a_round
+        self.used = NO_SLOTS
+        """Delivered to the training loop since the anchor was loaded."""
+        self.pass_number: int | None = None
+        """The last one whose samples the iteration under way is given."""
+        self._ask = ask
+        self._lease = Lease(NO_SLOTS, 0)
+        self._is_stale = True
+        self._waiting: deque[Slots] = deque()
+
+    # -- one pass over what is this trainer's --------------------------------------------------------------------------
+
+    def begin_pass(self) -> bool:
+        """False while nothing is held. What was handed out before and was not delivered is handed out again."""
+        self._waiting.clear()
+        self.refresh()
+        fresh = self._fresh()
+        if not fresh.count:
+            return False
+        lowest = fresh.passes[0][0]
+        self.pass_number = lowest if self.pass_number is None else max(lowest, self.pass_number + 1)
+        return True
+
+    def take(self, count: int, least: int = 1) -> Slots:
+        """Hands out the lowest `count` slots of this pass, or as many as there are; none where there are fewer than `least`."""
+        found = self._fresh_in_pass()
+        if found.count < max(least, 1):
+            self.refresh()
+            found = self._fresh_in_pass()
+        taken = found.first(count) if found.count >= least else NO_SLOTS
+        if taken.count:
+            self._waiting.append(taken)
+        return taken
+
+    def deliver(self) -> bool:
+        """The batch that was handed out first reaches the training loop. False: it is another's by now, and not to be used."""
+        batch = self._waiting.popleft()
+        if (batch - self._held().slots).count:
+            return False
+        self.used |= batch
+        return True
+
+    def has_more(self, least: int = 1) -> bool:
+        """Of this pass, now."""
+        self.refresh()
+        return self._fresh_in_pass().count >= least
+
+    def is_over(self) -> bool:
+        """Whether this pass is: all of it is used, or others'; or this trainer was given slots of the next one already."""
+        assert self.pass_number is not None
+        held = self._held()
+        return held.open_pass > self.pass_number or any(number > self.pass_number for number, _ in self._fresh().passes)
+
+    def wait(self) -> None:
+        """Until something is held."""
+        self._lease, self._is_stale = self._ask(self, True), False
+
+    # -- contributions -------------------------------------------------------------------------------------------------
+
+    def report(self) -> list[list[int]]:
+        """What goes with a contribution."""
+        return slots_to_plain(self.used)
+
+    def anchor_loaded(self) -> None:
+        """What was used counts, or is still held; the daemon knows."""
+        self.used, self._is_stale = NO_SLOTS, True
+
+    def refresh(self) -> None:
+        self._lease, self._is_stale = self._ask(self, False), False
+
+    def ran_dry(self, steps: int, inner_steps: int) -> None:
+        """After so many steps all that was held is used: next time more is needed."""
+        needed = math.ceil(self.used.count * (inner_steps + 1) / max(1, steps))
+        self.samples_a_round = max(self.samples_a_round, needed)
+
+    def _held(self) -> Lease:
+        if self._is_stale:
+            self.refresh()
+        return self._lease
+
+    def _fresh(self) -> Slots:
+        rest = self._held().slots - self.used
+        for batch in self._waiting:
+            rest -= batch
+        return rest
+
+    def _fresh_in_pass(self) -> Slots:
+        assert self.pass_number is not None
+        last = self.pass_number
+        return Slots(tuple((number, slots) for number, slots in self._fresh().passes if number <= last))
 
 
 def count_samples(dataset: Any) -> int:

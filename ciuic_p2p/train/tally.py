@@ -41,8 +41,9 @@ class Tally:
     def progress(self) -> Progress:
         return Progress(samples=self.samples, steps=self.steps, loss=self.loss)
 
-    def ready(self) -> Ready:
-        return Ready(samples=self.samples, steps=self.steps, loss=self.loss)
+    def ready(self, used: dict[str, Any] | None = None) -> Ready:
+        """used: of the leases, by dataset."""
+        return Ready(samples=self.samples, steps=self.steps, loss=self.loss, used=used or {})
 
     def ready_without_weight(self) -> Ready:
         """Takes part in the round and contributes nothing."""

@@ -52,7 +52,7 @@ def store(kind):
     return kind.open()
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 3 << 20])
+@pytest.mark.parametrize("size", [0, 1, 1000, 1 << 20, 3 << 20, (8 << 20) + 5])
 def test_what_was_put_comes_back_under_its_hash(store, size):
     data = random.Random(size).randbytes(size)
     shard = store.put(data)
@@ -67,6 +67,22 @@ def test_a_view_of_any_shape_is_taken_as_its_bytes(store):
     array = memoryview(bytearray(range(64))).cast("I")
     assert store.get(store.put(array)) == bytes(range(64))
     assert type(store.get(store.put(array))) is bytes
+
+
+def test_a_name_that_the_caller_compared_is_believed_once(store):
+    data = random.Random(1).randbytes(2 << 20)
+    name = ShardId(blake3.blake3(data).hexdigest())
+    assert store.put(data, name) == name
+    assert store.put(bytearray(data)) == name
+    assert store.get(name) == data
+    with pytest.raises(ValueError, match="not the name of a shard"):
+        store.put(data, ShardId("../../etc/passwd"))
+
+
+def test_large_bytes_that_were_got_stay_while_others_are(store):
+    contents = [random.Random(seed).randbytes(1 << 20) for seed in range(30)]
+    got = [store.get(store.put(content)) for content in contents]
+    assert got == contents
 
 
 def test_later_changes_of_the_callers_memory_do_not_reach_the_store(store):

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import pytest
 
 from ciuic_p2p.errors import MalformedPayload, PeerUnreachable
+from ciuic_p2p.net.sessions import Sessions
 from ciuic_p2p.net.transport import OutgoingFrame, Transport
 from ciuic_p2p.terms import LARGEST_FRAME_BYTES, LARGEST_MESSAGE_BYTES, PeerId
 from ciuic_p2p.testing.memory import MemoryNetwork
-from ciuic_p2p.testing.recorder import Recorder
+from ciuic_p2p.testing.recorder import PATIENCE_S, Recorder
 from ciuic_p2p.testing.swarm import probe, swarm
 
 
@@ -119,6 +120,20 @@ def test_a_message_over_the_limit_is_refused_before_it_is_sent(pair) -> None:
         anna.transport.send_message(bert.peer, b"after")
         await bert.heard.until(lambda: bool(bert.heard.messages))
         assert bert.heard.messages == [(anna.peer, b"after")]
+
+    run(pair, story)
+
+
+def test_what_frames_need_may_be_opened_before_there_are_any(pair) -> None:
+    async def story(anna: Side, bert: Side) -> None:
+        anna.transport.prepare(bert.peer)
+        anna.transport.prepare(PeerId("nobody"))
+        if isinstance(anna.transport, Sessions):
+            async with asyncio.timeout(PATIENCE_S):
+                while not (anna.transport.read_lanes(bert.peer) and bert.transport.read_lanes(anna.peer)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        bert.transport.send_frames(anna.peer, [probe(1, b"bulk")])
+        await anna.heard.until(lambda: len(anna.heard.frames) == 1)
 
     run(pair, story)
 

@@ -16,14 +16,17 @@ from ciuic_p2p.local import checks
 from ciuic_p2p.local.framing import LARGEST_LOCAL_MESSAGE_BYTES, MessageSplitter, decode, encode
 from ciuic_p2p.local.protocol import (
     FROM_DAEMON,
+    LONGEST_READ_BYTES,
     TO_DAEMON,
     Advanced,
+    AskLease,
     AskPosition,
     AskView,
     Attach,
     Attached,
     GetObject,
     Invite,
+    Leased,
     Leave,
     ListObjects,
     Message,
@@ -31,6 +34,7 @@ from ciuic_p2p.local.protocol import (
     Position,
     Progress,
     PutObject,
+    ReadObject,
     Ready,
     Refused,
     RemoveObject,
@@ -48,13 +52,22 @@ SETTINGS = StrategySettings(name="DiLoCo", inner_steps=25, codec="int4", outer_l
 LAYOUT = {"entries": [["weight", [2, 3], "float32", "parameter"]]}
 ATTACH = Attach(run="mnist", layout=LAYOUT, strategy=SETTINGS, pid=7)
 ADVANCED = Advanced(
-    epoch=3, state_hash=HASH, peers=("node-us", "node-eu"), bytes_sent=5, bytes_received=6, seconds=0.5, counted=True
+    epoch=3,
+    state_hash=HASH,
+    peers=("node-us", "node-eu"),
+    bytes_sent=5,
+    bytes_received=6,
+    seconds=0.5,
+    counted=True,
+    saving=True,
 )
 ATTACHED = Attached(epoch=2, state_hash=HASH, fresh=False, bytes_sent=1, bytes_received=2)
 TO: list[Message] = [
     ATTACH,
     Progress(samples=64, steps=2, loss=0.25),
     Ready(samples=800, steps=25, loss=None),
+    Ready(samples=800, steps=25, loss=None, used={"data": [[0, 5, 805]]}),
+    AskLease(dataset="data", count=60_000, samples=864, waits=True),
     AskPosition(),
     Leave(),
     AskView(what="peers", options={"all": True}),
@@ -62,6 +75,7 @@ TO: list[Message] = [
     SnapshotOrder(what="save", options={"run": "mnist"}),
     PutObject(path="/data/file", address="ciuic://data/file"),
     GetObject(address="ciuic://data/file", path="/data/copy"),
+    ReadObject(address="ciuic://data/file", offset=7, length=1000, etag=HASH),
     ListObjects(prefix="ciuic://data", after="ciuic://data/file"),
     RemoveObject(address="ciuic://data/file"),
     StatObject(address="ciuic://data/file"),
@@ -72,6 +86,7 @@ FROM: list[Message] = [
     ATTACHED,
     ADVANCED,
     Position(index=1, count=3, epoch=4),
+    Leased(slots=[[0, 5, 805], [1, 0, 12]], open_pass=1),
     Refused(kind="NoDaemon", what="none", remedy="start one"),
     View(value={"peers": [{"name": "node-us", "rtt_ms": None}]}),
     Moved(done_bytes=1, total_bytes=2),
@@ -200,6 +215,8 @@ def test_what_is_wrong_is_said(body: bytes, complaint: str) -> None:
         (Refused(kind="LocalError", what=""), {"kind": "os.system"}),
         (PutObject(path="/data/file", address=""), {"path": "data/file"}),
         (GetObject(path="/data/file", address=""), {"path": "/data/\0"}),
+        (ReadObject(address="", offset=0, length=1), {"offset": -1}),
+        (ReadObject(address="", offset=0, length=1), {"length": LONGEST_READ_BYTES + 1}),
         (Moved(done_bytes=1, total_bytes=2), {"done_bytes": 3}),
     ],
 )

@@ -128,6 +128,28 @@ def test_who_returns_is_asked_again():
     assert reading.handle(HolderReturned(peer=A), 0.2) == [AskShard(peer=A, shard="0")]
 
 
+def test_what_does_not_come_when_it_should_is_late_once_nobody_else_can_be_asked():
+    # given one shard that one holder has, one that two have, and one whose holder is lost
+    reading = Reading([wanted("0", A), wanted("1", A, B), wanted("2", C)], {A: QUICK, B: QUICK, C: QUICK})
+    reading.handle(TimePassed(), 0.0)
+    assert reading.late() == frozenset()
+    reading.handle(HolderLost(peer=C), 0.1)
+    assert reading.late() == {"2"}
+
+    # when both are silent for too long, then the other one is asked for what two have
+    hedged = []
+    while not hedged:
+        hedged = asks(reading.handle(TimePassed(), reading.next_deadline_s()))
+    assert hedged == [(A, "1")]
+    while "0" not in reading.late():
+        reading.handle(TimePassed(), reading.next_deadline_s())
+    assert "1" not in reading.late()
+
+    # and what comes in the end is late no more
+    reading.handle(ShardCame(peer=A, shard="0"), reading.next_deadline_s())
+    assert "0" not in reading.late()
+
+
 def test_what_comes_after_it_was_given_up_is_taken():
     # given a holder that is silent until its patience is over, and is asked again with more of it
     reading = Reading([wanted("0", A)], {})

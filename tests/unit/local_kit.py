@@ -16,10 +16,24 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from ciuic_p2p.config import child_environment
-from ciuic_p2p.errors import SwarmError
-from ciuic_p2p.local.protocol import Advanced, Attach, Attached, Position, Progress, Ready, StrategySettings
+from ciuic_p2p.data.leases import Ledger, grant, use
+from ciuic_p2p.data.positions import Positions, slots_from_plain, slots_to_plain
+from ciuic_p2p.data.slots import Slots
+from ciuic_p2p.errors import LocalError, SwarmError
+from ciuic_p2p.local.protocol import (
+    Advanced,
+    AskLease,
+    Attach,
+    Attached,
+    Leased,
+    Position,
+    Progress,
+    Ready,
+    StrategySettings,
+)
 from ciuic_p2p.local.trainer import Trainer
 from ciuic_p2p.tensors.layout import Entry, Layout
+from ciuic_p2p.terms import PeerId
 
 BYTES_A_ROUND = 100
 COUNT = 6
@@ -43,6 +57,10 @@ class AveragingHost:
         self.left_pids: list[int] = []
         self.heard: list[Progress | Ready] = []
         self.stopped = False
+        self.ledger: Ledger | None = None
+        """Of the one dataset that all trainers read."""
+        self._wanted: dict[Trainer, int] = {}
+        self._used: dict[Trainer, Any] = {}
         self._ready: dict[Trainer, int] = {}
         self._bytes = 0
         self._changed = asyncio.Condition()
@@ -82,6 +100,7 @@ class AveragingHost:
     async def ready(self, trainer: Trainer, ready: Ready) -> None:
         self.heard.append(ready)
         self._ready[trainer] = ready.samples
+        self._used[trainer] = ready.used
         if len(self._ready) == self.members:
             self._advance()
         await self._tell()
@@ -91,10 +110,22 @@ class AveragingHost:
         if trainer in self.trainers:
             self.trainers.remove(trainer)
         self._ready.pop(trainer, None)
+        self._wanted.pop(trainer, None)
         await self._tell()
 
     async def position(self, trainer: Trainer) -> Position:
         return Position(index=self.trainers.index(trainer), count=len(self.trainers), epoch=self.epoch)
+
+    async def lease(self, trainer: Trainer, ask: AskLease) -> Leased:
+        self._wanted[trainer] = ask.samples
+        self.ledger = self.ledger or Ledger(positions=Positions(count=ask.count))
+        if ask.count != self.ledger.positions.count:
+            raise LocalError("another dataset", "use the same one")
+        self.ledger = grant(self.ledger, {_name_of(each): wanted for each, wanted in self._wanted.items()})
+        lease = self.ledger.lease_of(_name_of(trainer))
+        held = Slots.of(stretch for _, lease in self.ledger.held for stretch in lease.stretches())
+        [(open_pass, _)] = self.ledger.positions.next_unused(1, held).passes
+        return Leased(slots=slots_to_plain(lease), open_pass=open_pass)
 
     async def view(self, what: str, options: dict[str, Any]) -> Any:
         if self.refusal is not None:
@@ -112,6 +143,10 @@ class AveragingHost:
             self.anchor = (total / sum(counted.values())).astype(np.float32)
         assert self.anchor is not None
         self.epoch += 1
+        if self.ledger is not None:
+            used = {_name_of(each): slots_from_plain(found["data"]) for each, found in self._used.items() if found}
+            self.ledger = use(self.ledger, used)
+        self._used = {}
         self._bytes += BYTES_A_ROUND
         ready, self._ready = self._ready, {}
         for trainer in ready:
@@ -132,6 +167,10 @@ class AveragingHost:
     async def _tell(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _name_of(trainer: Trainer) -> PeerId:
+    return PeerId(f"trainer {id(trainer)}")
 
 
 def within_half_a_minute(test: Coroutine[Any, Any, None], run: Callable[..., None] = uvloop.run) -> None:

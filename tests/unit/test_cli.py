@@ -235,7 +235,15 @@ def test_a_traceback_is_shown_only_when_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("bogus",), ("plan",), ("status", "--bogus"), ("start", "--name"), ("lab", "run", "node-us")]
+    "arguments",
+    [
+        ("bogus",),
+        ("plan",),
+        ("status", "--bogus"),
+        ("start", "--name"),
+        ("lab", "run", "node-us"),
+        ("put", "a", "b", "--erasure", "3"),
+    ],
 )
 def test_wrong_usage_is_exit_2(arguments: tuple[str, ...]) -> None:
     assert peer(*arguments).returncode == 2

@@ -10,10 +10,20 @@ import pytest
 from local_kit import AveragingHost, within_half_a_minute
 
 from ciuic_p2p import Client, LocalError, NoDaemon, ObjectMissing
-from ciuic_p2p.local.protocol import GetObject, ListObjects, ObjectRequest, PutObject, RemoveObject, StatObject
+from ciuic_p2p.local.protocol import (
+    LONGEST_READ_BYTES,
+    GetObject,
+    ListObjects,
+    ObjectRequest,
+    PutObject,
+    ReadObject,
+    RemoveObject,
+    StatObject,
+)
 from ciuic_p2p.local.server import LocalServer
 
 PAGE = 3
+CONTENT = bytes(range(251)) * (5 * LONGEST_READ_BYTES // 502)
 
 
 class ObjectHost(AveragingHost):
@@ -34,6 +44,9 @@ class ObjectHost(AveragingHost):
                 names = [f"ciuic://data/{number}" for number in range(10)]
                 rest = [name for name in names if name > request.after]
                 return {"objects": [{"address": name} for name in rest[:PAGE]], "more": len(rest) > PAGE}
+            case ReadObject():
+                end = min(request.offset + request.length, len(CONTENT))
+                return {"data": CONTENT[request.offset : end], "etag": "ab", "size_bytes": len(CONTENT)}
             case StatObject():
                 raise ObjectMissing("there is no object", "look")
 
@@ -72,6 +85,27 @@ def test_what_is_asked_and_answered(tmp_path: Path) -> None:
     assert host.requests[-2:] == [RemoveObject(address="ciuic://data/a"), StatObject(address="ciuic://data/a")]
 
 
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [(0, 0), (7, 100), (1, LONGEST_READ_BYTES), (3, LONGEST_READ_BYTES + 1), (0, 1 << 40), (len(CONTENT), 5), (1 << 40, 5)],
+)
+def test_a_range_of_any_length_is_read_in_pieces_of_one_version(tmp_path: Path, offset: int, length: int) -> None:
+    async def use(client: Client) -> None:
+        assert await client.read_range_async("ciuic://data/a", offset, length) == CONTENT[offset : offset + length]
+
+    first, *others = with_host(tmp_path, use).requests
+    assert isinstance(first, ReadObject)
+    assert first.etag == ""
+    assert all(isinstance(other, ReadObject) and other.etag == "ab" for other in others)
+    assert len(others) == max(len(CONTENT[offset : offset + length]) - 1, 0) // LONGEST_READ_BYTES
+
+
+def test_a_range_before_the_beginning_is_refused(tmp_path: Path) -> None:
+    for offset, length in ((-1, 5), (0, -5)):
+        with pytest.raises(LocalError, match="not negative"):
+            Client(tmp_path).read_range("ciuic://data/a", offset, length)
+
+
 def test_several_threads_use_one_client(tmp_path: Path) -> None:
     async def use(client: Client) -> None:
         await asyncio.gather(*(client.download_file_async(f"ciuic://data/{n}", f"/tmp/{n}") for n in range(20)))
@@ -84,6 +118,7 @@ def test_without_a_daemon(tmp_path: Path) -> None:
     for call in (
         lambda: client.upload_file("file", "ciuic://data/a"),
         lambda: client.download_file("ciuic://data/a", "file"),
+        lambda: client.read_range("ciuic://data/a", 0, 1),
         lambda: list(client.list()),
         lambda: client.stat("ciuic://data/a"),
         lambda: client.remove("ciuic://data/a"),

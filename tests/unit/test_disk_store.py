@@ -122,6 +122,73 @@ def test_kill_9_at_each_system_call_leaves_every_shard_whole_or_absent(tmp_path)
     assert 20 < call < 199
 
 
+LARGE_BYTES = (1 << 20) + 5
+DIE_AT_LARGE_CALL = DIE_AT_CALL.partition("print(")[0].replace('"write",', '"write", "pwrite", "preadv",') + (
+    f"data = bytes(range(256)) * ({LARGE_BYTES} // 256) + bytes(5)\n"
+    "print(store.put(data), flush=True)\n"
+    "print(store.put(data), flush=True)\n"
+)
+
+
+def test_kill_9_at_each_system_call_leaves_every_large_shard_whole_or_absent(tmp_path):
+    for call in range(1, 100):
+        folder = tmp_path / str(call)
+        process = child(DIE_AT_LARGE_CALL, folder, call)
+        promised = process.communicate()[0].split()
+        assert_sound(folder, promised)
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+    assert 20 < call < 99
+
+
+@pytest.mark.parametrize("place", [0, LARGE_BYTES // 2, LARGE_BYTES - 1])
+def test_a_flipped_bit_of_a_large_shard_is_found(tmp_path, place):
+    with open_store(tmp_path) as store:
+        shard = store.put(random.Random(0).randbytes(LARGE_BYTES))
+        with open(file_of(store, shard), "r+b") as file:
+            file.seek(place)
+            byte = file.read(1)
+            file.seek(place)
+            file.write(bytes([byte[0] ^ 1]))
+        with pytest.raises(ShardDamaged):
+            store.get(shard)
+        assert not store.has(shard)
+
+
+@pytest.mark.parametrize("kept_bytes", [LARGE_BYTES - 1, 1 << 20, 5])
+def test_a_large_shard_that_was_cut_short_is_found(tmp_path, kept_bytes):
+    with open_store(tmp_path) as store:
+        shard = store.put(random.Random(0).randbytes(LARGE_BYTES))
+        os.truncate(file_of(store, shard), kept_bytes)
+        with pytest.raises(ShardDamaged):
+            store.get(shard)
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "reaction"),
+    [
+        ("pwrite", errno.ENOSPC, StoreFull),
+        ("pwrite", errno.EIO, StoreUnusable),
+        ("fsync", errno.EIO, StoreUnusable),
+        ("open", errno.EMFILE, StoreUnusable),
+    ],
+)
+def test_a_large_put_that_fails_says_why_and_leaves_nothing(tmp_path, monkeypatch, call, number, reaction):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    data = random.Random(0).randbytes(LARGE_BYTES)
+    with open_store(tmp_path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            with pytest.raises(reaction):
+                store.put(data)
+        assert names_in(tmp_path / "incoming") == []
+        assert store.used_bytes == 0
+        assert store.get(store.put(data)) == data
+
+
 PUT_THESE = """
 import random, sys
 from ciuic_p2p.store.disk import DiskStore

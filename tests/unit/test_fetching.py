@@ -70,6 +70,29 @@ def test_what_one_donor_refuses_another_gives() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("refusing", "donors"), [((), 2), (DONORS[1:], 1)])
+def test_the_first_donor_hears_how_many_others_will_give(refusing: tuple[PeerId, ...], donors: int) -> None:
+    async def scenario() -> None:
+        state, manifest = make_state()
+        first, told = DONORS[0], []
+
+        def send(peer: PeerId, message: Message) -> None:
+            if isinstance(message, AskState) and peer in (first, *refusing):
+                loop.call_soon(fetch.offered, peer, offer(manifest.state_hash, manifest if peer == first else None))
+            elif isinstance(message, AskPieces):
+                told.append(message.donors)
+                for piece in message.pieces:
+                    payload = memoryview(piece_bytes(manifest.span(piece).of(state)))
+                    loop.call_soon(fetch.piece_arrived, peer, piece, payload)
+
+        loop = asyncio.get_running_loop()
+        fetch = Fetch("mnist", EPOCH, manifest.state_hash, DONORS, send)
+        assert await fetch.run() is not None
+        assert told[0] == donors
+
+    asyncio.run(scenario())
+
+
 def test_the_pieces_of_two_states_are_told_apart() -> None:
     async def scenario() -> None:
         tags = {Fetch("mnist", EPOCH, StateHash(digits * 32), DONORS, lambda *_: None).tag for digits in ("ab", "cd")}

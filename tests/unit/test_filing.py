@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ciuic_p2p.core.objects import LARGEST_MANIFEST_BYTES
+from ciuic_p2p.daemon import filing
 from ciuic_p2p.daemon.filing import MOST_OBJECT_SHARDS, Cutting, Partial, shard_bytes_for
 from ciuic_p2p.errors import LocalError, MalformedPayload, StoreFull
 from ciuic_p2p.store.blobs import SHARD_BYTES, BlobManifest, write_blob
@@ -33,7 +34,7 @@ def test_a_file_becomes_shards_and_each_is_told(tmp_path: Path) -> None:
     data = random_bytes(SHARD_BYTES + 5)
     file = tmp_path / "file"
     file.write_bytes(data)
-    cutting = Cutting(store, file, lambda shard, size_bytes: told.append((shard, size_bytes)))
+    cutting = Cutting(store, file, lambda shard, data: told.append((shard, len(data))))
     manifest = cutting.cut()
     assert sorted(size_bytes for _, size_bytes in told) == [5, SHARD_BYTES]
     assert {shard for shard, _ in told} == set(store.shards()) == {ref.shard for ref in manifest.shards}
@@ -44,7 +45,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(random_bytes(10))
 
-    def grow(_: ShardId, __: int) -> None:
+    def grow(_: ShardId, __: object) -> None:
         with file.open("ab") as stream:
             stream.write(b"more")
 
@@ -101,6 +102,38 @@ def test_shards_in_any_order_make_the_file(tmp_path: Path, packing: str) -> None
     partial.close()
     assert target.read_bytes() == data
     assert os.listdir(tmp_path) == ["target"]
+
+
+@pytest.mark.parametrize("shard_bytes", [1 << 20, (1 << 20) + 4096, (1 << 20) + 1])
+@pytest.mark.parametrize("most_kept_bytes", [64 << 20, 2 << 20, 0])
+def test_large_shards_in_any_order_make_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_bytes: int, most_kept_bytes: int
+) -> None:
+    monkeypatch.setattr(filing, "_MOST_KEPT_BYTES", most_kept_bytes)
+    data = random_bytes(6 * shard_bytes + 5)
+    store = MemoryStore()
+    manifest = write_blob(store, [data], shard_bytes=shard_bytes)
+    partial = Partial(tmp_path / "target", manifest, "name")
+    partial.found()
+    shards = [ref.shard for ref in manifest.shards]
+    for shard in random.Random(shard_bytes).sample([*shards, *shards[:3]], len(shards) + 3):  # some come twice
+        partial.take(shard, store.get(shard))
+    partial.finish()
+    partial.close()
+    assert (tmp_path / "target").read_bytes() == data
+
+
+def test_shards_of_another_order_than_the_blobs_never_become_a_file(tmp_path: Path) -> None:
+    store, manifest = stored(random_bytes(3 * SMALL_SHARD))
+    lying = BlobManifest(blob=manifest.blob, size_bytes=manifest.size_bytes, shards=manifest.shards[::-1])
+    partial = Partial(tmp_path / "target", lying, "name")
+    partial.found()
+    for ref in lying.shards:
+        partial.take(ref.shard, store.get(ref.shard))
+    with pytest.raises(LocalError, match="not what its author's manifest says"):
+        partial.finish()
+    partial.close()
+    assert not (tmp_path / "target").exists()
 
 
 def test_a_get_that_was_broken_off_goes_on(tmp_path: Path) -> None:

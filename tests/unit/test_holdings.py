@@ -140,3 +140,33 @@ def test_no_more_is_offered_than_the_quota_leaves(tmp_path: Path) -> None:
         assert us.offer().shard_bytes == 400
 
     in_loop(scenario)
+
+
+def test_what_the_disk_lost_is_counted_once_and_again_when_it_came_back(tmp_path: Path) -> None:
+    def scenario() -> None:
+        us = of_peer(US, tmp_path, None, [])
+        us.begin({shard(1): 5})
+        for lost in (shard(1), shard(1), shard(2)):  # the last one was never here
+            us.note_damaged(lost)
+        assert (us.damaged, us.repaired, us.mine.keys()) == (1, 0, set())
+        us.note_came(shard(2), 5)
+        us.note_came(shard(1), 5)
+        us.note_came(shard(1), 5)
+        assert (us.damaged, us.repaired) == (1, 1)
+
+    in_loop(scenario)
+
+
+def test_a_peer_has_told_all_when_its_digest_is_that_of_what_it_told(tmp_path: Path) -> None:
+    def scenario() -> None:
+        us, eu = of_peer(US, tmp_path, None, []), of_peer(EU, tmp_path, None, [])
+        us.begin({shard(1): 5})
+        eu.peer_arrived(US)
+        assert not eu.has_told_all(US)
+        eu.store_told(US, us.offer())
+        assert not eu.has_told_all(US)
+        for page in us.inventory():
+            eu.inventory_told(US, page)
+        assert eu.has_told_all(US)
+
+    in_loop(scenario)

@@ -53,6 +53,14 @@ def test_no_donor_is_asked_for_more_than_it_may_owe() -> None:
     assert {len(pieces) for pieces in work.asks().values()} == {LEAST_OWED}
 
 
+def test_who_answers_first_is_asked_for_its_share_when_others_are_expected() -> None:
+    work = Piecework(range(1000))
+    work.add_donor(QUICK)
+    assert work.asks(expected=4) == {QUICK: tuple(range(OWED_BY_ALL // 4))}
+    assert work.asks(expected=4) == {}
+    assert work.asks() == {QUICK: tuple(range(OWED_BY_ALL // 4, OWED_BY_ALL))}, "nobody is expected any more"
+
+
 def test_what_a_dropped_donor_owes_is_asked_of_another_and_who_comes_late_helps() -> None:
     work = Piecework(range(6))
     work.add_donor(SLOW)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import ciuic_p2p as ciuic
+from ciuic_p2p.data.order import Order
 from ciuic_p2p.local.protocol import Progress, Ready, Waiting
 from ciuic_p2p.local.server import LocalServer
 from ciuic_p2p.train import attachment, run
@@ -361,31 +364,128 @@ def test_a_trainer_that_waits_long_says_what_for(
 
 
 @pytest.mark.parametrize("loaders", [0, 2])
-def test_two_trainers_divide_a_dataset_and_another_pass_is_another_order(tmp_path: Path, loaders: int) -> None:
+def test_two_trainers_use_every_sample_once_a_pass(tmp_path: Path, loaders: int) -> None:
     dataset = TensorDataset(torch.arange(40))
 
-    def passes_of(joined: ciuic.Run) -> list[list[int]]:
-        loader = joined.shard(dataset, batch_size=8, num_workers=loaders)
-        return [[i for (batch,) in loader for i in batch.tolist()] for _ in range(2)]
+    def train(joined: ciuic.Run) -> list[list[int]]:
+        loader = joined.shard(dataset, batch_size=4, num_workers=loaders)
+        seen: list[list[int]] = []
+        for _ in range(2):
+            seen.append([])
+            for (batch,) in loader:
+                seen[-1] += batch.tolist()
+                joined.step(samples=len(batch))
+        return seen
+
+    async def scenario() -> None:
+        host = AveragingHost()
+        async with LocalServer(socket_of(tmp_path), host):
+            anna = await asyncio.to_thread(join, tmp_path, model_of(1.0))
+            bert = await asyncio.to_thread(join, tmp_path, model_of(1.0))
+            annas, berts = await asyncio.gather(asyncio.to_thread(train, anna), asyncio.to_thread(train, bert))
+            assert host.ledger is not None
+            last = {id(joined): joined._shares["data"].used for joined in (anna, bert)}
+            positions = host.ledger.positions.using(last[id(anna)] | last[id(bert)])
+            expected = Counter(dict.fromkeys(range(40), positions.finished))
+            expected.update(Order(40, 0).samples_of(positions.beyond))
+            assert Counter(chain(*annas, *berts)) == +expected
+            await asyncio.to_thread(anna.leave)
+            await asyncio.to_thread(bert.leave)
+
+    within_half_a_minute(scenario())
+
+
+def test_a_trainer_alone_is_given_the_whole_dataset_in_each_pass(tmp_path: Path) -> None:
+    def train() -> None:
+        with join(tmp_path, model_of(1.0)) as joined:
+            passes = []
+            for _ in range(3):  # a loader for each pass, as some scripts make them
+                loader = joined.shard(TensorDataset(torch.arange(10)), batch_size=3)
+                passes.append([])
+                for (batch,) in loader:
+                    passes[-1] += batch.tolist()
+                    joined.step(samples=len(batch))
+            assert [sorted(each) for each in passes] == [list(range(10))] * 3
+            assert len({tuple(each) for each in passes}) == 3, "another order in each"
 
     async def scenario() -> None:
         async with LocalServer(socket_of(tmp_path), AveragingHost()):
-            anna = await asyncio.to_thread(join, tmp_path, model_of(1.0))
-            bert = await asyncio.to_thread(join, tmp_path, model_of(1.0))
-            annas = await asyncio.to_thread(passes_of, anna)
-            berts = await asyncio.to_thread(passes_of, bert)
-            for mine, theirs in zip(annas, berts, strict=True):
-                assert sorted(mine + theirs) == list(range(40))
-            assert set(annas[0]) != set(annas[1])
-            await asyncio.to_thread(bert.leave)
-            alone = await asyncio.to_thread(passes_of_alone, anna)
-            assert sorted(alone) == list(range(40))
-            anna.leave()
+            await asyncio.to_thread(train)
 
-    def passes_of_alone(joined: ciuic.Run) -> list[int]:
-        while joined.position().count > 1:
-            pass
-        return passes_of(joined)[0]
+    within_half_a_minute(scenario())
+
+
+def test_what_is_dropped_from_an_iteration_comes_in_a_later_one(tmp_path: Path) -> None:
+    def train() -> None:
+        with join(tmp_path, model_of(1.0)) as joined:
+            seen: list[int] = []
+            loader = joined.shard(TensorDataset(torch.arange(10)), batch_size=4, drop_last=True)
+            for _ in range(2):
+                for (batch,) in loader:
+                    seen += batch.tolist()
+                    joined.step(samples=len(batch))
+            assert len(seen) == 20
+            assert Counter(seen) == Counter(dict.fromkeys(range(10), 2))
+
+    async def scenario() -> None:
+        async with LocalServer(socket_of(tmp_path), AveragingHost()):
+            await asyncio.to_thread(train)
+
+    within_half_a_minute(scenario())
+
+
+def test_a_loop_that_never_steps_is_told_so(tmp_path: Path) -> None:
+    def read() -> None:
+        with join(tmp_path, model_of(1.0)) as joined, pytest.raises(ciuic.LocalError, match="step was never called"):
+            for _ in joined.shard(TensorDataset(torch.arange(10_000)), batch_size=4):
+                pass
+
+    async def scenario() -> None:
+        async with LocalServer(socket_of(tmp_path), AveragingHost()):
+            await asyncio.to_thread(read)
+
+    within_half_a_minute(scenario())
+
+
+@pytest.mark.parametrize("said", [1, 3, 6])
+def test_steps_of_several_batches_average_early_or_in_time(tmp_path: Path, said: int) -> None:
+    """A lease that is used up before the inner steps are done ends the round there; the next one is larger."""
+
+    def train() -> int:
+        with join(tmp_path, model_of(1.0)) as joined:
+            loader = joined.shard(TensorDataset(torch.arange(10_000)), batch_size=4, batches_a_step=said)
+            for number, (batch,) in enumerate(loader, start=1):
+                if number % 3 == 0:
+                    joined.step(samples=3 * len(batch))
+                if number == 60:
+                    return joined.epoch
+        raise AssertionError
+
+    async def scenario() -> None:
+        async with LocalServer(socket_of(tmp_path), AveragingHost()):
+            epochs = await asyncio.to_thread(train)
+            assert epochs == 10 if said > 1 else epochs in range(10, 13)
+
+    within_half_a_minute(scenario())
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"shuffle": True}, "shuffle has no meaning"),
+        ({"in_order": False}, "in the order"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"name": ""}, "no name for a dataset"),
+    ],
+)
+def test_options_that_shard_cannot_have(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
+    def shard() -> None:
+        with join(tmp_path, model_of(1.0)) as joined, pytest.raises(ciuic.LocalError, match=complaint):
+            joined.shard(TensorDataset(torch.arange(10)), **({"batch_size": 4} | options))
+
+    async def scenario() -> None:
+        async with LocalServer(socket_of(tmp_path), AveragingHost()):
+            await asyncio.to_thread(shard)
 
     within_half_a_minute(scenario())
 

@@ -17,6 +17,7 @@ from ciuic_p2p.daemon.shard_sending import MOST_AHEAD, PIECE_BYTES, Restraint, S
 from ciuic_p2p.errors import PeerUnreachable, StoreFull
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.net.transport import OutgoingFrame
+from ciuic_p2p.store.fresh import FreshShards
 from ciuic_p2p.store.memory import MemoryStore
 from ciuic_p2p.store.shards import shard_id_of
 from ciuic_p2p.terms import PeerId, ShardId
@@ -33,12 +34,14 @@ class Peer:
         self.peer = peer
         self.is_busy = False
         """A round is under way, on a line so slow that the share of shards is nothing."""
+        self.fresh = FreshShards(readers=1)
         self.store = MemoryStore()
         self.tasks = TaskSet()
         self.transport = network.add(peer, self)
         self.damaged: list[ShardId] = []
         self.sender = ShardSender(
             self.transport,
+            self.fresh,
             self.store,
             Restraint(lambda: self.is_busy, lambda: 1e-3 if self.is_busy else 0.0),
             self.tasks,
@@ -143,6 +146,63 @@ def test_what_nobody_has_is_named_with_those_that_were_asked() -> None:
         assert missing.shard == shard
         assert set(missing.asked) == {HOLDER, OTHER}
         assert holder.damaged == other.damaged == [shard]
+
+    with_peers(scenario)
+
+
+def piece_of(data: bytes, shard: ShardId, number: int, part: int, payload: bytes) -> OutgoingFrame:
+    header = FrameHeader(
+        kind=FrameKind.SHARD,
+        codec=0,
+        run=bytes.fromhex(shard[:16]),
+        epoch=number,
+        term=0,
+        part=part,
+        samples=len(data),
+    )
+    return OutgoingFrame(header, lambda: payload)
+
+
+def test_a_piece_that_comes_twice_changes_nothing() -> None:
+    async def scenario(_: MemoryNetwork, reader: Peer, holder: Peer, __: Peer) -> None:
+        data = random_bytes(2 * PIECE_BYTES)
+        shard = shard_id_of(data)
+
+        def give(_: PeerId, number: int, shard: ShardId) -> list[OutgoingFrame]:
+            right = [data[:PIECE_BYTES], data[PIECE_BYTES:]]
+            said = [(0, right[0]), (0, bytes(PIECE_BYTES)), (1, right[1]), (1, bytes(PIECE_BYTES)), (0, bytes(PIECE_BYTES))]
+            return [piece_of(data, shard, number, part, payload) for part, payload in said]
+
+        holder.lies = give
+        assert await reader.read(wanted(shard, len(data))) == ()
+        assert reader.store.get(shard) == data
+
+    with_peers(scenario)
+
+
+def test_a_piece_that_the_shard_has_not_takes_no_other_ones_place() -> None:
+    async def scenario(_: MemoryNetwork, reader: Peer, liar: Peer, honest: Peer) -> None:
+        data = random_bytes(2 * PIECE_BYTES)
+        shard = honest.store.put(data)
+        liar.lies = lambda _, number, shard: [
+            piece_of(data, shard, number, 1, data[PIECE_BYTES:]),
+            piece_of(data, shard, number, 2, b""),
+        ]
+        assert await reader.read(wanted(shard, len(data), HOLDER, OTHER)) == ()
+        assert reader.store.get(shard) == data
+        assert honest.asked == [shard]
+
+    with_peers(scenario)
+
+
+def test_what_was_just_put_is_sent_without_the_store() -> None:
+    async def scenario(_: MemoryNetwork, reader: Peer, holder: Peer, __: Peer) -> None:
+        data = random_bytes(PIECE_BYTES + 1)
+        shard = shard_id_of(data)
+        holder.fresh.keep(shard, data)
+        assert await reader.read(wanted(shard, len(data))) == ()
+        assert reader.store.get(shard) == data
+        assert not holder.store.has(shard)
 
     with_peers(scenario)
 

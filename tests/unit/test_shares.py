@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset
 
+from ciuic_p2p.data.slots import Slots
 from ciuic_p2p.errors import LocalError
-from ciuic_p2p.local.protocol import Position
-from ciuic_p2p.train.shares import Passes, ShareSampler, count_samples, share_of
+from ciuic_p2p.train.shares import Lease, Share, count_samples
 from ciuic_p2p.train.tally import Tally, count_of
-
-
-def at(index: int, count: int, epoch: int = 0) -> Position:
-    return Position(index=index, count=count, epoch=epoch)
-
-
-def shares(samples: int, peers: int, seed: tuple[int, int] = (0, 0)) -> list[list[int]]:
-    return [share_of(samples, at(index, peers), seed).tolist() for index in range(peers)]
-
-
-@given(peers=st.integers(1, 20), more=st.integers(0, 300), seed=st.tuples(st.integers(0, 99), st.integers(0, 99)))
-@settings(max_examples=50)
-def test_in_a_pass_every_sample_is_somebodys_once(peers: int, more: int, seed: tuple[int, int]) -> None:
-    samples = peers + more
-    divided = shares(samples, peers, seed)
-    assert Counter(i for share in divided for i in share) == Counter(range(samples))
-    assert max(map(len, divided)) - min(map(len, divided)) <= 1
-    assert divided == shares(samples, peers, seed), "the same on every machine"
-
-
-def test_another_pass_or_another_seed_is_another_order() -> None:
-    assert len({tuple(shares(100, 2, seed)[0]) for seed in ((0, 0), (0, 1), (1, 0), (1, 1))}) == 4
-
-
-def test_a_share_of_nothing_is_an_error_that_says_whose() -> None:
-    with pytest.raises(LocalError, match="a dataset of 2 samples leaves none for trainer 3 of 3"):
-        share_of(2, at(2, 3), (0, 0))
 
 
 class Stream(IterableDataset):
@@ -57,38 +27,89 @@ def test_what_cannot_be_divided_is_refused(dataset: Any, complaint: str) -> None
         count_samples(dataset)
 
 
-def sampler(position: Callable[[], Position], passes: Passes, samples: int = 40) -> ShareSampler:
-    return ShareSampler(TensorDataset(torch.arange(samples)), 4, 0, position, passes)
+class Ledger:
+    """Gives what a test says that is held, and hears who waits."""
+
+    def __init__(self, *stretches: tuple[int, int, int], open_pass: int = 0) -> None:
+        self.lease = Lease(Slots.of(stretches), open_pass)
+        self.waited = 0
+
+    def ask(self, share: Share, waits: bool) -> Lease:
+        self.waited += waits
+        return self.lease
+
+    def share(self) -> Share:
+        return Share("data", 40, 8, self.ask)
 
 
-def test_passes_follow_one_another_and_heed_who_joined() -> None:
-    positions = [at(0, 1), at(0, 2), at(0, 2)]
-    loaded = sampler(lambda: positions[0], Passes(5))
-    first = list(loaded)
-    assert sorted(first) == list(range(40))
-    positions.pop(0)
-    second = list(loaded)
-    assert len(second) == len(loaded) == 20
-    others = list(sampler(lambda: at(1, 2), started_at(1)))
-    assert sorted(second + others) == list(range(40))
-    assert set(second) != set(loaded)
+def stretches(slots: Slots) -> list[tuple[int, int, int]]:
+    return list(slots.stretches())
 
 
-def started_at(number: int) -> Passes:
-    passes = Passes(5)
-    for _ in range(number):
-        passes.begin(at(0, 1), 40, 4)
-    return passes
+def test_what_is_delivered_is_used_and_what_is_only_handed_out_is_not() -> None:
+    share = Ledger((0, 0, 12)).share()
+    assert share.begin_pass()
+    assert [stretches(share.take(5)) for _ in range(2)] == [[(0, 0, 5)], [(0, 5, 10)]]
+    assert share.deliver()
+    assert stretches(share.used) == [(0, 0, 5)]
+    # another iteration begins with what was not delivered
+    assert share.begin_pass()
+    assert stretches(share.take(9)) == [(0, 5, 12)]
 
 
-def test_a_restarted_trainer_goes_on_with_the_pass_that_the_others_are_in() -> None:
-    # given 40 samples for 2 trainers in batches of 4: 5 batches a pass, 5 steps an epoch
-    steady, restarted = Passes(5), Passes(5)
-    steady_numbers = [steady.begin(at(0, 2, epoch), 40, 4) for epoch in range(4)]
-    # when another one begins at epoch 3
-    assert restarted.begin(at(1, 2, 3), 40, 4) == steady_numbers[3] == 3
-    # then it counts on from there
-    assert restarted.begin(at(1, 2, 3), 40, 4) == 4
+def test_what_did_not_count_is_handed_out_again() -> None:
+    ledger = Ledger((0, 0, 8))
+    share = ledger.share()
+    share.begin_pass()
+    share.take(4)
+    share.deliver()
+    share.anchor_loaded()  # and it is still held
+    assert stretches(share.take(8)) == [(0, 0, 8)]
+
+
+def test_a_batch_that_is_anothers_by_now_is_not_delivered() -> None:
+    ledger = Ledger((0, 0, 8))
+    share = ledger.share()
+    share.begin_pass()
+    share.take(4)
+    ledger.lease = Lease(Slots.of([(0, 2, 10)]), 0)
+    share.anchor_loaded()
+    assert not share.deliver()
+    assert stretches(share.take(9)) == [(0, 2, 10)], "what of it is held still is handed out again"
+
+
+@pytest.mark.parametrize(
+    ("held", "open_pass", "is_over"),
+    [([(0, 0, 4)], 0, False), ([(0, 0, 4)], 1, True), ([(0, 0, 4), (1, 0, 4)], 0, True), ([(0, 0, 4), (1, 0, 4)], 1, True)],
+)
+def test_a_pass_is_over_when_nothing_of_it_is_free_or_the_next_one_was_begun(
+    held: list[tuple[int, int, int]], open_pass: int, is_over: bool
+) -> None:
+    share = Ledger(*held, open_pass=open_pass).share()
+    share.begin_pass()
+    share.take(4)
+    share.deliver()
+    assert not share.has_more()
+    assert share.is_over() == is_over
+
+
+def test_each_pass_is_another_one_and_takes_along_what_came_back() -> None:
+    ledger = Ledger((3, 0, 4), (4, 0, 4))
+    share = ledger.share()
+    assert share.begin_pass()
+    assert share.pass_number == 3
+    ledger.lease = Lease(Slots.of([(1, 7, 9), (4, 0, 4), (5, 0, 4)]), 5)
+    assert share.begin_pass()
+    assert stretches(share.take(40)) == [(1, 7, 9), (4, 0, 4)]
+
+
+def test_a_loader_takes_only_whole_batches_where_it_drops_the_last() -> None:
+    share = Ledger((0, 0, 6)).share()
+    share.begin_pass()
+    assert share.take(4, least=4).count == 4
+    assert not share.take(4, least=4).count
+    assert not share.has_more(least=4)
+    assert share.has_more()
 
 
 def test_a_tally_adds_up() -> None:

@@ -154,7 +154,7 @@ def test_an_exported_one_loads_with_safetensors_alone(tmp_path: Path, store: Dis
     torch_files = pytest.importorskip("safetensors.torch")
     state, snapshots = state_of(3), Snapshots(tmp_path / "snapshots", store)
     saved = snapshots.save(snapshot_of(state), state)
-    written = snapshots.export(saved, tmp_path / "here" / "and there")
+    written = snapshots.export(saved, state, tmp_path / "here" / "and there")
     for load in (numpy_files.load_file, torch_files.load_file):
         tensors = {name: np.asarray(tensor) for name, tensor in load(written).items()}
         assert {name: tensor.shape for name, tensor in tensors.items()} == {name: shape for name, shape, _ in ENTRIES}
@@ -185,3 +185,22 @@ def test_leftovers_of_a_killed_save_are_no_snapshot(tmp_path: Path, store: DiskS
     for one in again.of_run("mnist"):
         assert again.load(one).anchor.tobytes() == state_of(one.epoch % 3).anchor.tobytes()
     assert state.count
+
+
+def test_the_ledgers_are_saved_and_a_state_without_its_own_is_damaged(tmp_path: Path, store: DiskStore) -> None:
+    state, ledgers = state_of(1), b"what is used"
+    state_hash = StateManifest.describe(state, 7, 70, ledgers).state_hash
+    snapshots = Snapshots(tmp_path / "snapshots", store)
+    saved = snapshots.save(snapshot_of(state, state_hash=state_hash, ledgers=ledgers), state)
+    assert snapshots.of_run("mnist") == [saved]
+    assert snapshots.load(saved).anchor.tobytes() == state.anchor.tobytes()
+    with pytest.raises(SnapshotDamaged, match="another hash"):
+        snapshots.load(replace(saved, ledgers=b"something else"))
+
+
+def test_a_manifest_from_before_there_were_quorums_and_ledgers_is_read(tmp_path: Path, store: DiskStore) -> None:
+    snapshots, state = Snapshots(tmp_path / "snapshots", store), state_of(1)
+    saved = snapshots.save(snapshot_of(state, quorum=3), state)
+    file = tmp_path / "snapshots" / "mnist" / saved.name
+    file.write_bytes(msgpack.packb(msgpack.unpackb(file.read_bytes())[:-2]))
+    assert snapshots.of_run("mnist") == [replace(saved, quorum=0)]

@@ -17,6 +17,7 @@ from ciuic_p2p.core.shard_messages import HeldShards, StoreTold, shard_name
 from ciuic_p2p.core.vectors import VersionVector
 from ciuic_p2p.daemon.catalogue import Catalogue
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
+from ciuic_p2p.daemon.rebuilding import Rebuilder
 from ciuic_p2p.daemon.replicas import Replicas
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.daemon.storekeeping import CareSettings, Reach, Storekeeper
@@ -44,8 +45,9 @@ class Keeping:
         reader = ShardReader(MemoryNetwork().add(ME, Recorder()), lambda _: LinkEstimate(), tasks)
         self.replicas = Replicas(ME, self.store, self.holdings, reader, lambda *_: None, lambda _: 0.0, tasks)
         settings = CareSettings(replicas=replicas, repair_period_s=1.0, gone_after_s=0.0)
+        rebuilder = Rebuilder(self.store, self.holdings, self.replicas, reader)
         self.keeper = Storekeeper(
-            self.store, Reach(self.catalogue), self.holdings, self.replicas, settings, lambda: self.putting
+            self.store, Reach(self.catalogue), self.holdings, self.replicas, rebuilder, settings, lambda: self.putting
         )
         self.putting: set[ShardId] = set()
         self._writes = 0

@@ -30,7 +30,7 @@ def test_a_round_takes_no_less_than_the_limit() -> None:
 
 
 def test_a_round_is_simulated_and_measured_on_the_same_network() -> None:
-    argv = [sys.executable, "-m", "benchmarks.topology", "--json", "--megabytes", "1"]
+    argv = [sys.executable, "-m", "benchmarks.topology", "--json", "--megabytes", "1", "--warm-up-s", "5"]
     argv += ["--only", "simulator_error", "--case", "home-links"]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

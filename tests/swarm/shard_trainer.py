@@ -1,0 +1,88 @@
+"""A trainer that writes down which samples went into which of its contributions, and what became of them.
+
+    python tests/swarm/shard_trainer.py --home DIR --samples 400 --batch 4 --inner-steps 5 --step-s 0.01 < orders
+
+It says one JSON object a line: `sent` with the samples of a contribution before it is handed over, `settled` afterwards. It
+leaves, after its next contribution, once its standard input ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import ciuic_p2p as ciuic
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--inner-steps", type=int, required=True)
+    parser.add_argument("--step-s", type=float, required=True)
+    parser.add_argument("--workers", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    enough = threading.Event()
+    threading.Thread(target=wait_for_end_of_orders, args=(enough,), daemon=True).start()
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    sync = ciuic.DiLoCo(inner_steps=options.inner_steps)
+    with ciuic.join("shard", model, optimizer, sync=sync, home=options.home) as run:
+        say(event="joined", epoch=run.epoch)
+        train(run, options, enough)
+
+
+def wait_for_end_of_orders(enough: threading.Event) -> None:
+    while os.read(0, 1024):  # not by sys.stdin, whose lock a forked process of the DataLoader would find taken
+        pass
+    enough.set()
+
+
+def train(run: ciuic.Run, options: argparse.Namespace, enough: threading.Event) -> None:
+    dataset = TensorDataset(torch.arange(options.samples))
+    loader = run.shard(dataset, options.batch, num_workers=options.workers)
+    window: list[int] = []
+    steps, epoch = 0, run.epoch
+    while True:
+        for (batch,) in loader:
+            if run.epoch != epoch:  # what was held was used up, and handed over between two batches
+                say(event="sent", samples=window)
+                settle(run)
+                window, steps, epoch = [], 0, run.epoch
+            window += batch.tolist()
+            time.sleep(options.step_s)
+            steps += 1
+            if steps == options.inner_steps:
+                say(event="sent", samples=window)
+            state_hash = run.state_hash
+            if run.step(samples=len(batch)):
+                settle(run)
+                window, steps = [], 0
+                if enough.is_set():
+                    return
+            elif run.state_hash != state_hash:
+                say(event="given_up")
+                window, steps = [], 0
+            epoch = run.epoch
+
+
+def settle(run: ciuic.Run) -> None:
+    say(event="settled", epoch=run.epoch, counted=run.metrics()["counted"])
+
+
+def say(**fact: object) -> None:
+    print(json.dumps(fact), flush=True)
+
+
+if __name__ == "__main__":
+    main()
