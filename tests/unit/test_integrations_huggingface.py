@@ -79,13 +79,21 @@ def make(tmp_path: Path) -> Callable[..., transformers.Trainer]:
 
 
 @pytest.mark.parametrize("model", [MeanOfBatch, ShareOfStep])
-@pytest.mark.parametrize("evaluated", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"eval_strategy": "steps", "eval_steps": 1},
+        {"bf16": True},
+        {"torch_compile": True, "torch_compile_backend": "eager"},
+    ],
+    ids=["plain", "evaluated", "bfloat16", "compiled"],
+)
 def test_each_round_has_the_samples_and_the_loss_of_its_steps(
-    host: AveragingHost, make: Any, tmp_path: Path, model: type[nn.Module], evaluated: bool
+    host: AveragingHost, make: Any, tmp_path: Path, model: type[nn.Module], settings: dict[str, Any]
 ) -> None:
-    evaluation = {"eval_strategy": "steps", "eval_steps": 1} if evaluated else {}
     callback = CiuicCallback("run", SYNC, home=tmp_path)
-    make(model(), callbacks=[callback], **evaluation).train()
+    make(model(), callbacks=[callback], **settings).train()
     # two steps are one pass over all rows, the last batch of which is not full
     assert [(ready.samples, ready.steps) for ready in handed_over(host)] == [(ROWS, 2)] * 3
     assert [ready.loss for ready in handed_over(host)] == pytest.approx([MEAN] * 3)
