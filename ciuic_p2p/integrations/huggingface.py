@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ciuic_p2p.errors import LocalError
 from ciuic_p2p.integrations.participation import Participation, SamplesOf, missing, refuse_several_processes, rows_in
 from ciuic_p2p.train.log import get_log
 from ciuic_p2p.train.run import Run
@@ -36,8 +37,8 @@ class CiuicCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
 
     Samples are the rows that went through the model in training mode since the last step, whatever gradient accumulation and
     the end of a pass make of them. The loss is the one that the model returns; where the Trainer computes it, the run has none.
-    Raises what `ciuic.join` raises, out of `Trainer.train`; LocalError when several processes train, and when a batch does not
-    tell its size.
+    Raises what `ciuic.join` raises, out of `Trainer.train`; LocalError when several processes or GPUs train, and when a batch
+    does not tell its size.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class CiuicCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     def on_train_begin(self, args: Any, state: Any, control: Any, **found: Any) -> None:
         self.leave()
         refuse_several_processes(args.world_size)
+        _refuse_several_gpus(args.n_gpu)
         if args.data_seed is None:
             log.warning("data.order_alike", why="peers with the same seed train on the same batches", remedy="set data_seed")
         self._part.join(found["model"], found["optimizer"])
@@ -109,3 +111,10 @@ class CiuicCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         batch = {name: value for name, value in named.items() if name != _ITEMS} or inputs
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         self._part.count(self._samples_of(batch), loss, is_share=named.get(_ITEMS) is not None)
+
+
+def _refuse_several_gpus(count: int) -> None:
+    """A Trainer that sees several uses all, by DataParallel, whose replicas give losses on devices of their own."""
+    if count > 1:
+        what = f"this Trainer spreads each batch over {count} GPUs"
+        raise LocalError(what, "set CUDA_VISIBLE_DEVICES to one of them, with a daemon and a process for each")

@@ -89,7 +89,9 @@ class CiuicCallback(_callback_class()):  # type: ignore[misc]  # which class it 
         trainer.should_stop = trainer.should_stop or self._part.is_done
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._part.count(self._samples_of(batch), _loss_in(outputs, trainer.accumulate_grad_batches))
+        loss = _loss_in(outputs, trainer.accumulate_grad_batches)
+        if loss is not None:  # else training_step left the batch out
+            self._part.count(self._samples_of(batch), loss)
         if trainer.global_step == self._steps_seen:
             return
         moved, self._steps_seen, self._moved = self._moved, trainer.global_step, False

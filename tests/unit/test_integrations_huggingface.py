@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,6 +150,18 @@ def test_a_training_that_was_interrupted_without_with_is_left_when_the_next_begi
     make(MeanOfBatch(), callbacks=[callback]).train()
     wait_for(lambda: len(host.left_pids) == 2, "both are left")
     assert host.trainers == []
+
+
+@pytest.mark.parametrize(
+    ("processes", "gpus", "remedy"), [(2, 1, "its own --home for each"), (1, 2, "set CUDA_VISIBLE_DEVICES to one of them")]
+)
+def test_several_processes_and_several_gpus_are_refused(tmp_path: Path, processes: int, gpus: int, remedy: str) -> None:
+    arguments = SimpleNamespace(world_size=processes, n_gpu=gpus, data_seed=1)
+    model = MeanOfBatch()
+    with pytest.raises(ciuic.LocalError, match=remedy):
+        CiuicCallback("run", SYNC, home=tmp_path).on_train_begin(
+            arguments, None, transformers.TrainerControl(), model=model, optimizer=torch.optim.SGD(model.parameters())
+        )
 
 
 def test_without_a_daemon_training_ends_with_a_line_that_says_so(make: Any, tmp_path: Path) -> None:

@@ -27,17 +27,20 @@ SYNC = ciuic.DiLoCo(inner_steps=2)
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, interrupted_by: BaseException | None = None, optimizers: int = 1, automatic: bool = True) -> None:
+    def __init__(
+        self, interrupted_by: BaseException | None = None, optimizers: int = 1, automatic: bool = True, leaves_out: int = -1
+    ) -> None:
         super().__init__()
+        self._leaves_out = leaves_out
         self.model = KnownLoss()
         self.automatic_optimization = automatic
         self._interrupted_by, self._optimizers, self._batches = interrupted_by, optimizers, 0
 
-    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor | None:
         self._batches += 1
         if self._interrupted_by is not None and self._batches > 6:
             raise self._interrupted_by
-        return self.model.losses(batch["number"]).mean()
+        return None if index == self._leaves_out else self.model.losses(batch["number"]).mean()
 
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
         self.model.losses(batch["number"])
@@ -90,6 +93,11 @@ def test_each_round_has_the_samples_and_the_loss_of_its_steps(host: AveragingHos
     assert callback.run is not None
     assert (callback.run.epoch, callback.run.samples) == (3, 3 * ROWS)
     wait_for(lambda: host.left_pids, "it has left")
+
+
+def test_a_batch_that_training_leaves_out_is_not_counted(host: AveragingHost, tmp_path: Path) -> None:
+    fit(Module(leaves_out=1), CiuicCallback("run", SYNC, home=tmp_path))
+    assert [(ready.samples, ready.steps) for ready in handed_over(host)] == [(ROWS - BATCH, 2)] * 3
 
 
 def test_steps_that_a_gradient_scaler_skips_are_no_work(host: AveragingHost, tmp_path: Path) -> None:
