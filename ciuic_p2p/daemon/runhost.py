@@ -43,6 +43,7 @@ from ciuic_p2p.daemon.buffers import Buffers
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
 from ciuic_p2p.daemon.leasing import Held, LeaseDesk, describe_ledgers
+from ciuic_p2p.daemon.likeness import describe_difference
 from ciuic_p2p.daemon.pacemaker import Pacemaker
 from ciuic_p2p.daemon.roundlog import RoundLog
 from ciuic_p2p.daemon.seat import Seat
@@ -253,7 +254,8 @@ class RunHost:
                 "end it, or start another daemon with its own --home",
             )
         if self._machine.epoch is not None and self._machine.layout != seat.shape.layout:
-            raise LayoutMismatch(f"run {self.run!r} is of another model or other outer settings", "use another run name")
+            difference = describe_difference(seat.shape.layout, self._machine.layout)
+            raise LayoutMismatch(f"run {self.run!r} is of {difference}", "use the same script, or another run name")
         prepare_soon(seat.layout.count)
         self.seat, self._model = seat, seat.layout
         self.handle(e.TrainerAttached(shape=seat.shape))
@@ -456,7 +458,7 @@ class RunHost:
             case e.WorkGivenUp():
                 self._say_given_up(action)
             case e.RefuseLayout():
-                self._refuse_layout()
+                self._refuse_layout(action.theirs)
             case _:
                 return False
         return True
@@ -781,11 +783,11 @@ class RunHost:
             reason=f"{self._around.name_of(action.by)} and others counted more samples while they did not reach this peer",
         )
 
-    def _refuse_layout(self) -> None:
+    def _refuse_layout(self, theirs: str) -> None:
         seat = self.seat
         if seat is not None:
             error = LayoutMismatch(
-                f"others train {self.run!r} with another model or other outer settings",
+                f"others train {self.run!r} with {describe_difference(seat.shape.layout, theirs)}",
                 "use the same script, or another run name",
             )
             self._loop.call_soon_threadsafe(seat.trainer.say_refused, error)

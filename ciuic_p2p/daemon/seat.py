@@ -12,6 +12,7 @@ from ciuic_p2p.core.events import RunShape
 from ciuic_p2p.core.ledgers import UseReport, encode_report
 from ciuic_p2p.core.messages import TOPOLOGIES
 from ciuic_p2p.daemon.contribution import Contribution
+from ciuic_p2p.daemon.likeness import likeness_of
 from ciuic_p2p.daemon.versions import Version
 from ciuic_p2p.errors import ConfigError
 from ciuic_p2p.local.protocol import Attach
@@ -36,7 +37,7 @@ class Seat:
         if settings.topology not in (AUTO, *TOPOLOGIES):
             raise ConfigError(f"there is no topology {settings.topology!r}", f"use {', '.join((AUTO, *TOPOLOGIES))}")
         self.shape = RunShape(
-            layout=f"{self.layout.fingerprint} η={settings.outer_learning_rate} μ={settings.outer_momentum}",
+            layout=likeness_of(self.layout, settings),
             count=self.layout.count,
             parameter_count=self.layout.parameter_count,
             codec_policy=settings.codec,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -20,6 +21,7 @@ _LONGEST_NAME = 512
 _MOST_DIMENSIONS = 16
 _DTYPES = frozenset({"float64", "float32", "float16", "bfloat16"})
 _FINGERPRINT_DOMAIN = "ciuic layout 1"
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,14 @@ class Layout:
     """
 
     entries: tuple[Entry, ...]
+    frozen: str = ""
+    """Fingerprint of the parameters that are not trained and do not travel; empty when there are none."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.entries) <= MOST_ENTRIES:
             raise LayoutMismatch(f"{len(self.entries)} tensors to average, between 1 and {MOST_ENTRIES} are possible")
+        if self.frozen and not _HASH.fullmatch(self.frozen):
+            raise LayoutMismatch("the fingerprint of the frozen parameters is none")
         names: set[str] = set()
         for entry in self.entries:
             if entry.name in names:
@@ -98,7 +104,7 @@ class Layout:
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits: BLAKE3 over the description of every entry, one a line."""
+        """64 hexadecimal digits: BLAKE3 over the description of every entry, one a line. Frozen parameters have their own."""
         text = "\n".join([_FINGERPRINT_DOMAIN, *(entry.describe() for entry in self.entries)])
         return str(blake3.blake3(text.encode()).hexdigest())
 
@@ -112,7 +118,7 @@ class Layout:
             if mine is None:
                 return f"tensor {index} ({theirs.describe()}) is only in the other"
             return f"tensor {index} is {mine.describe()}, in the other {theirs.describe()}"
-        return ""
+        return "" if self.frozen == other.frozen else "the frozen parameters have other values, or others are frozen"
 
     def require_same(self, other: Layout) -> None:
         """Raises LayoutMismatch with the first difference."""
@@ -121,7 +127,8 @@ class Layout:
 
     def to_wire(self) -> dict[str, Any]:
         """A dict of lists, integers and strings, for from_wire."""
-        return {"entries": [[entry.name, list(entry.shape), entry.dtype, entry.role] for entry in self.entries]}
+        entries = [[entry.name, list(entry.shape), entry.dtype, entry.role] for entry in self.entries]
+        return {"entries": entries, "frozen": self.frozen} if self.frozen else {"entries": entries}
 
     @classmethod
     def from_wire(cls, message: Any) -> Layout:
@@ -129,8 +136,11 @@ class Layout:
         rows = message.get("entries") if isinstance(message, dict) else None
         if not isinstance(rows, list) or len(rows) > MOST_ENTRIES:
             raise MalformedMessage(None, "a layout without a list of entries, or with too many")
+        frozen = message.get("frozen", "")
+        if not isinstance(frozen, str):
+            raise MalformedMessage(None, "a layout whose frozen parameters have no fingerprint")
         try:
-            return cls(tuple(_entry_from_wire(row) for row in rows))
+            return cls(tuple(_entry_from_wire(row) for row in rows), frozen)
         except LayoutMismatch as error:
             raise MalformedMessage(None, f"an impossible layout: {error.what}") from error
 

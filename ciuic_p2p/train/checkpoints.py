@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 LOOK_EVERY_S = 0.2
+ASK_AGAIN_S = 2.0
+"""After so long without a state of the epoch that was named."""
 SAVE_WAIT_S = 600.0
 """Until the epoch under way has ended, and the others have saved it."""
 _LENGTH_BYTES = 8
@@ -31,17 +33,21 @@ def save_checkpoint(run: str, home: str | Path | None = None, wait_s: float = SA
     Transient when it is not complete within `wait_s`; it may become so later.
     """
     folder = home_from(home)
-    epoch = _ask(folder, "save", {"run": run})["epoch"]
-    deadline_s = time.monotonic() + wait_s
+    epochs = {_ask(folder, "save", {"run": run})["epoch"]}
+    asked_s = time.monotonic()
+    deadline_s = asked_s + wait_s
     while time.monotonic() < deadline_s:
-        rows: list[dict[str, Any]] = _ask(folder, "ls", {"run": run})
+        rows: list[dict[str, Any]] = [row for row in _ask(folder, "ls", {"run": run}) if row["epoch"] in epochs]
         for row in rows:
-            if row["epoch"] == epoch and row["complete"]:
+            if row["complete"]:
                 return row
+        if not rows and time.monotonic() - asked_s > ASK_AGAIN_S:
+            # All trainers may have left since, and then the epoch that was to come does not: the one that is held is named now.
+            epochs.add(_ask(folder, "save", {"run": run})["epoch"])
+            asked_s = time.monotonic()
         time.sleep(LOOK_EVERY_S)
-    raise Transient(
-        f"the snapshot of {run!r} at epoch {epoch} is not complete after {wait_s:g} s", "look at `snapshot ls` later"
-    )
+    what = f"the snapshot of {run!r} at epoch {max(epochs)} is not complete after {wait_s:g} s"
+    raise Transient(what, "look at `snapshot ls` later")
 
 
 def load_checkpoint(run: str, model: torch.nn.Module, home: str | Path | None = None, epoch: int | None = None) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ciuic_p2p.errors import LocalError
 from ciuic_p2p.tensors.layout import Entry, Layout
 from ciuic_p2p.train.devices import DeviceCopies
+from ciuic_p2p.train.frozen import frozen_fingerprint
 
 SHARED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COARSE_DTYPES = (torch.float16, torch.bfloat16)
@@ -27,8 +28,9 @@ _COMPILED = "_orig_mod."  # what torch.compile puts before the names of a module
 class FlatModel:
     """Trained parameters, then floating buffers; a tensor that is used twice is there once.
 
-    Frozen parameters, whole-number tensors and buffers that are not saved stay with each peer. Raises LocalError for a model
-    that has nothing to share, or tensors that cannot be shared.
+    Frozen parameters do not travel: the layout has their fingerprint, so that peers with others are refused. Whole-number
+    tensors and buffers that are not saved stay with each peer. Raises LocalError for a model that has nothing to share, or
+    tensors that cannot be shared.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -37,7 +39,8 @@ class FlatModel:
             raise LocalError("the model has no floating-point parameter that requires a gradient", "nothing could be trained")
         self._owners = [_owner_of(name, model) for name, _ in names]
         self.layout = Layout(
-            tuple(_entry(name, tensor, role) for (name, role), tensor in zip(names, self._tensors(), strict=True))
+            tuple(_entry(name, tensor, role) for (name, role), tensor in zip(names, self._tensors(), strict=True)),
+            frozen_fingerprint(model),
         )
         self._copies = DeviceCopies()
 

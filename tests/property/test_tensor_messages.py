@@ -33,7 +33,10 @@ entries = st.builds(
 )
 
 
-@given(message=anything | st.fixed_dictionaries({"entries": rows | anything}))
+hashes = st.sampled_from(["", "0" * 64, "a" * 63, "A" * 64])
+
+
+@given(message=anything | st.fixed_dictionaries({"entries": rows | anything}, optional={"frozen": hashes | anything}))
 @settings(max_examples=100, deadline=None)
 def test_layout_of_a_hostile_peer(message: Any) -> None:
     try:

@@ -45,6 +45,13 @@ def test_without_a_daemon_it_says_how_to_start_one(tmp_path: object) -> None:
     assert "ciuic-peer start" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("name", ["plain_loop", "accelerate_loop", "huggingface_trainer", "lightning_trainer"])
+def test_the_examples_for_a_library_stay_short(name: str) -> None:
+    script = training_script().with_name(f"{name}.py")
+    assert len(script.read_text().splitlines()) < 60
+    assert "ciuic-peer start" in script.read_text().splitlines()[0]
+
+
 def test_the_minimal_example_stays_minimal_and_says_how_to_start_a_daemon(tmp_path: object) -> None:
     script = training_script().with_name("minimal.py")
     assert len(script.read_text().splitlines()) <= 30
