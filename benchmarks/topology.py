@@ -31,7 +31,7 @@ from ciuic_p2p.simulator.simulation import Simulation, simulate
 from ciuic_p2p.simulator.world import Lines, even_world, world_of
 
 LIMIT_S = 600.0
-WARM_UP_S = 45.0
+WARM_UP_S = 60.0
 
 PAYLOAD_SHARE = 1448 / 1500
 """Of a packet of the lab's: the rest is the headers of TCP and IP, which its lines and cables carry as well."""

@@ -233,6 +233,19 @@ def test_over_slow_oceans_the_regions_shares_are_the_best_there_are() -> None:
     assert "the cable from" in planned.reason
 
 
+def test_cables_that_are_nearly_alike_get_shares_that_are() -> None:
+    """44 and 46 Mbit/s: steps of a fifth between them would make one region own a fifth more, and all wait for its cable."""
+    peers, network = ocean_limited()
+    cables = dict(network.cables_mbps)
+    cables["as", "us"], cables["as", "eu"] = 44.0, 46.0
+    planned = plan_round(of_float32(peers), dataclasses.replace(network, cables_mbps=cables))
+    owned: dict[str, int] = {}
+    for span in planned.spans:
+        region = network.places[span.owner].region
+        owned[region] = owned.get(region, 0) + span.stop - span.start
+    assert owned["us"] / owned["eu"] == pytest.approx(44 / 46, abs=0.02)
+
+
 def test_quick_oceans_need_no_hierarchy() -> None:
     peers, network = measure(read_topology(shipped_topology("three-regions")))
     planned = plan_round(of_float32(peers), network)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ciuic_p2p.core.messages import HIERARCHICAL
 from ciuic_p2p.core.planning.draft import Draft, Piece, cut
-from ciuic_p2p.core.planning.network import Ground, quantise
+from ciuic_p2p.core.planning.network import Ground
 from ciuic_p2p.core.planning.simplex import maximise
 
 EDGE_SHARE = 0.25
@@ -75,7 +75,7 @@ def draft_hierarchy(ground: Ground, count: int, encoded_bytes: float) -> Draft |
     regions = survey_regions(ground, tensor_mbit)
     if not 1 < len(regions) <= MOST_GROUPS:
         return None
-    cables = {pair: quantise(mbps) / tensor_mbit for pair, mbps in ground.cables_mbps.items()}
+    cables = {pair: mbps / tensor_mbit for pair, mbps in ground.cables_mbps.items()}
     shares, seconds = share_regions(ground, regions, cables)
     return _assign(ground, count, regions, shares, seconds)
 
