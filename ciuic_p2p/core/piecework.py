@@ -1,6 +1,6 @@
 """Which donor is asked for which pieces of one state, so that each gives as much as it can. Pure; knows no clock.
 
-A donor is asked for a few pieces at a time, and for more when it has given half of them: a quick one gives more than a slow
+A donor is asked for a few pieces at a time, and for another one for each that it has given: a quick one gives more than a slow
 one, and nobody need know beforehand who is which. When all pieces are asked for, a donor with nothing left to give is asked for
 one that the slowest still owes, so that the end does not wait for that one. One at a time: what comes twice takes the place of
 what did not come yet.
@@ -16,7 +16,7 @@ from ciuic_p2p.terms import PeerId
 OWED_BY_ALL = 24
 """Pieces of 1 MiB that are on order at once: a line of 900 Mbit/s is full over a path of 0.2 s."""
 LEAST_OWED = 4
-"""Of one donor: while half of them come, the others are asked for."""
+"""Of one donor: while one comes, others are on order or on their way."""
 
 
 @dataclass(slots=True)
@@ -75,8 +75,6 @@ class Piecework:
 
     def _next_for(self, name: PeerId, most: int) -> tuple[int, ...]:
         donor = self._donors[name]
-        if len(donor.owes) > most // 2:
-            return ()
         pieces: list[int] = []
         while self._unasked and len(pieces) < most - len(donor.owes):
             piece = self._unasked.pop()

@@ -322,7 +322,7 @@ class Pacemaker:
         self._sessions.pace_forwarding(self._most_forwarded_mbps(shares=bool(rates)))
         for peer, donors in fetching.items():
             for_fetches = self._up.mbps * (FETCH_SHARE if rates else 1.0)
-            rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), downs[peer] / donors)
+            rates[peer] = rates.get(peer, 0.0) + min(for_fetches / len(fetching), max(downs[peer] / donors, rooms[peer]))
         if fetching:
             limits = self._cable_limits(rates)
             rates = {peer: min(mbps, limits.get(peer, mbps)) for peer, mbps in rates.items()}
