@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import mode
 
 import msgpack
 
@@ -179,20 +180,28 @@ def share_out(
 ) -> tuple[Grant, ...]:
     """What the leader lets each hold, `wanted` in its order: by measured speed, and never less than a round takes.
 
-    speeds: samples a second, 0 where none was measured yet; then that of the others is taken.
+    speeds: samples a second, 0 where none was measured yet; then that of the others is taken. Of more datasets than there may
+    be, those that most read: nobody keeps the others' from them by names of its own.
     """
     by_dataset: dict[str, dict[PeerId, Wanted]] = {}
     for peer, datasets in wanted.items():
         for each in datasets:
             by_dataset.setdefault(each.dataset, {})[peer] = each
     grants = []
-    for dataset, readers in sorted(by_dataset.items())[:MOST_DATASETS]:
+    for dataset, readers in sorted(sorted(by_dataset.items(), key=lambda each: _urgency(*each, ledgers))[:MOST_DATASETS]):
         known = ledgers.find(dataset)
-        count = known.positions.count if known is not None else next(iter(readers.values())).count
+        count = known.positions.count if known is not None else mode(each.count for each in readers.values())
         agreeing = {peer: each for peer, each in readers.items() if each.count == count}
         if agreeing:
             grants.append(Grant(dataset=dataset, count=count, shares=_shares(agreeing, speeds)))
     return tuple(grants)
+
+
+def _urgency(dataset: str, readers: Mapping[PeerId, Wanted], ledgers: Ledgers) -> tuple[int, bool, str]:
+    """Most read first, then what was trained on already."""
+    ledger = ledgers.find(dataset)
+    is_used = ledger is not None and ledger.positions != Positions(count=ledger.positions.count)
+    return -len(readers), not is_used, dataset
 
 
 def _shares(readers: Mapping[PeerId, Wanted], speeds: Mapping[PeerId, float]) -> tuple[tuple[PeerId, int], ...]:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ciuic_p2p.core.ledgers import LARGEST_LEDGERS_BYTES, MOST_HELD, NO_LEDGERS, Grant, Ledgers, Used, Wanted, share_out
+from ciuic_p2p.core.ledgers import (
+    LARGEST_LEDGERS_BYTES,
+    MOST_DATASETS,
+    MOST_HELD,
+    NO_LEDGERS,
+    Grant,
+    Ledgers,
+    Used,
+    Wanted,
+    share_out,
+)
 from ciuic_p2p.data.leases import Ledger
 from ciuic_p2p.data.positions import Positions
 from ciuic_p2p.data.slots import Intervals, Slots
@@ -66,3 +76,29 @@ def test_a_ledger_of_an_impossible_pass_is_refused() -> None:
     for positions in (Positions(count=1, finished=(1 << 63) - 1), Positions(count=2, beyond=Slots.of([((1 << 63) - 1, 0, 1)]))):
         with pytest.raises(MalformedMessage):
             Ledgers.from_bytes(Ledgers((("d", Ledger(positions=positions)),)).to_bytes())
+
+
+def test_names_that_one_trainer_makes_up_keep_nobody_from_what_all_read() -> None:
+    # given one that reads as many datasets as there may be, of names that come first
+    wanted = {peer: (Wanted(dataset="train", count=1000, samples=10),) for peer in PEERS[1:3]}
+    wanted[ME] = tuple(Wanted(dataset=f"!{number:02}", count=10, samples=1) for number in range(MOST_DATASETS))
+    # when the leader shares out
+    grants = share_out(wanted, {}, NO_LEDGERS)
+    # then what the others read is granted, in a plan that is one
+    assert [grant.dataset for grant in grants] == sorted(grant.dataset for grant in grants)
+    found = NO_LEDGERS.granted(grants)
+    assert all(found.lease_of("train", peer).count for peer in PEERS[1:3])
+
+
+def test_what_was_trained_on_comes_before_names_that_are_new() -> None:
+    used = Ledgers((("train", Ledger(positions=Positions(count=1000, beyond=Slots.of([(0, 0, 5)])))),))
+    wanted = {PEERS[1]: (Wanted(dataset="train", count=1000, samples=10),)}
+    wanted[ME] = tuple(Wanted(dataset=f"!{number:02}", count=10, samples=1) for number in range(MOST_DATASETS))
+    assert used.granted(share_out(wanted, {}, used)).lease_of("train", PEERS[1]).count
+
+
+def test_a_dataset_has_the_size_that_most_say() -> None:
+    wanted = {peer: (Wanted(dataset="train", count=7 if peer == ME else 1000, samples=10),) for peer in PEERS[:3]}
+    [grant] = share_out(wanted, {}, NO_LEDGERS)
+    assert grant.count == 1000
+    assert [peer for peer, _ in grant.shares] == PEERS[1:3]
