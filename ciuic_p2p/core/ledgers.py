@@ -188,7 +188,8 @@ def share_out(
         for each in datasets:
             by_dataset.setdefault(each.dataset, {})[peer] = each
     grants = []
-    for dataset, readers in sorted(sorted(by_dataset.items(), key=lambda each: _urgency(*each, ledgers))[:MOST_DATASETS]):
+    chosen = sorted(by_dataset.items(), key=lambda each: _urgency(each[0], each[1], ledgers))[:MOST_DATASETS]
+    for dataset, readers in sorted(chosen):
         known = ledgers.find(dataset)
         count = known.positions.count if known is not None else mode(each.count for each in readers.values())
         agreeing = {peer: each for peer, each in readers.items() if each.count == count}
