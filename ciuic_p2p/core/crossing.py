@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ciuic_p2p.core.cables import Cables, CrossingFlow, cables_of, is_region
-from ciuic_p2p.core.messages import Plan, Way
+from ciuic_p2p.core.messages import MOST_WAYS, Plan, Way
 from ciuic_p2p.core.trees import trees_of
 from ciuic_p2p.terms import PeerId
+
+MOST_REGIONS = MOST_WAYS // 4
+"""Of which others are believed that there is a cable: who makes up regions shall not fill this peer's memory and messages."""
 
 Crossings = Mapping[str, Mapping[PeerId, int]]
 """Region → peer of this region → values that it sends there."""
@@ -60,7 +63,10 @@ class Crossing:
         for region, sent in crossed.items():
             others_mbps = sum(way.moved_mbps for way in told if way.region == region)
             self._cables.judge(region, sent, line_mbps, used_mbps, others_mbps)
-        for region in {*crossed, *(way.region for way in told)}:
+        for region in (*crossed, *sorted({way.region for way in told} - crossed.keys())):
+            known = self.capacities()
+            if region not in crossed and region not in known and len(known) >= MOST_REGIONS:
+                continue
             words = [way.mbps for way in told if way.region == region and way.mbps > 0 and way.moved_mbps > 0]
             self._cables.agree(region, words, line_mbps / self.share_of(region), moves=region in crossed)
 
@@ -88,7 +94,7 @@ class Crossing:
         found, moved = self.capacities(), self._moved_mbps
         return tuple(
             Way(region=region, mbps=found.get(region, 0.0), moved_mbps=moved.get(region, 0.0), waits=region in self._waits)
-            for region in sorted({*found, *moved, *self._waits})
+            for region in sorted({*found, *moved, *self._waits}, key=lambda region: (region not in moved, region))[:MOST_WAYS]
         )
 
     def cables_mbps(self) -> dict[tuple[str, str], float]:

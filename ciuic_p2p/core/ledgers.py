@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import mode
 
 import msgpack
 
 from ciuic_p2p.core.wire import from_wire, to_wire, unpack
-from ciuic_p2p.data.leases import Ledger, Trainer, divide, grant, use
+from ciuic_p2p.data.leases import Ledger, Trainer, coarsen, divide, grant, use
 from ciuic_p2p.data.positions import UNBOUNDED, Positions
 from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.errors import MalformedMessage
@@ -26,6 +27,12 @@ LARGEST_REPORT_BYTES = 8 << 10
 """Some hundred stretches of slots; a lease has a few."""
 LARGEST_LEDGERS_BYTES = 64 << 10
 """They travel beside the hashes of a state's pieces, in one message."""
+MOST_STRETCHES = 1 << 10
+"""Used ones, of all datasets together: half of LARGEST_LEDGERS_BYTES at most, so that there is room for leases."""
+LATEST_PASS = 1 << 48
+"""In ledgers from elsewhere: what follows from them is a number that can be written too."""
+PARTS = (1, 4, 1 << 5, 1 << 10, 1 << 15, 1 << 25, 1 << 40)
+"""One in so many of what is wanted is given out, the first of them with which the leases are not too many stretches."""
 MOST_HELD = 1 << 40
 """Slots that a plan may let one trainer hold."""
 ROUNDS_AHEAD = 2
@@ -102,13 +109,26 @@ class Ledgers:
         return NO_SLOTS if ledger is None else ledger.lease_of(peer)
 
     def granted(self, grants: Iterable[Grant]) -> Ledgers:
-        """From a plan until its round ends. What the plan does not speak of stays as it is."""
+        """From a plan until its round ends. What the plan does not speak of stays as it is.
+
+        Where that would be over LARGEST_LEDGERS_BYTES, less is given out, on every peer alike: at first beside the leases there
+        are, then after all of those went back.
+        """
+        there, wanted = self._coarsened(), tuple(grants)
+        for before in (there, there._without_leases()):
+            for part in PARTS:
+                found = before._granted(wanted, part)
+                if len(found.to_bytes()) <= LARGEST_LEDGERS_BYTES:
+                    return found
+        return there._without_leases()
+
+    def _granted(self, grants: Iterable[Grant], part: int) -> Ledgers:
         found = dict(self.of)
         for each in grants:
             ledger = found.get(each.dataset) or Ledger(positions=Positions(count=each.count))
             if ledger.positions.count == each.count and (each.dataset in found or len(found) < MOST_DATASETS):
-                found[each.dataset] = grant(ledger, dict(each.shares))
-        return Ledgers(tuple(sorted(found.items())))._within_bounds()
+                found[each.dataset] = grant(ledger, dict(each.shares), part)
+        return Ledgers(tuple(sorted(found.items())))
 
     def settled(self, reports: Mapping[PeerId, UseReport], grants: Iterable[Grant]) -> Ledgers:
         """After the round of a plan with these grants; `self` is what was granted then. A report counts only for what its
@@ -133,13 +153,23 @@ class Ledgers:
         if not data:
             return NO_LEDGERS
         found: Ledgers = from_wire(cls, unpack(data, LARGEST_LEDGERS_BYTES))
+        if any(_last_pass(ledger) > LATEST_PASS for _, ledger in found.of):
+            raise MalformedMessage(None, "a ledger of a pass that nobody can have come to")
         return found
 
-    def _within_bounds(self) -> Ledgers:
-        """Leases that thousands of losses have cut to shreds go back, all of them; on every peer alike."""
-        if len(self.to_bytes()) <= LARGEST_LEDGERS_BYTES:
+    def _coarsened(self) -> Ledgers:
+        """What somebody used in shreds, every second slot, would otherwise be kept for ever."""
+        if not self.of:
             return self
+        return Ledgers(tuple((name, coarsen(ledger, MOST_STRETCHES // len(self.of))) for name, ledger in self.of))
+
+    def _without_leases(self) -> Ledgers:
         return Ledgers(tuple((name, Ledger(positions=ledger.positions)) for name, ledger in self.of))
+
+
+def _last_pass(ledger: Ledger) -> int:
+    slots = (ledger.positions.beyond, *(lease for _, lease in ledger.held))
+    return max(ledger.positions.finished, *(number for each in slots for number, _ in each.passes[-1:]), 0)
 
 
 NO_LEDGERS = Ledgers()
@@ -150,20 +180,29 @@ def share_out(
 ) -> tuple[Grant, ...]:
     """What the leader lets each hold, `wanted` in its order: by measured speed, and never less than a round takes.
 
-    speeds: samples a second, 0 where none was measured yet; then that of the others is taken.
+    speeds: samples a second, 0 where none was measured yet; then that of the others is taken. Of more datasets than there may
+    be, those that most read: nobody keeps the others' from them by names of its own.
     """
     by_dataset: dict[str, dict[PeerId, Wanted]] = {}
     for peer, datasets in wanted.items():
         for each in datasets:
             by_dataset.setdefault(each.dataset, {})[peer] = each
     grants = []
-    for dataset, readers in sorted(by_dataset.items())[:MOST_DATASETS]:
+    chosen = sorted(by_dataset.items(), key=lambda each: _urgency(each[0], each[1], ledgers))[:MOST_DATASETS]
+    for dataset, readers in sorted(chosen):
         known = ledgers.find(dataset)
-        count = known.positions.count if known is not None else next(iter(readers.values())).count
+        count = known.positions.count if known is not None else mode(each.count for each in readers.values())
         agreeing = {peer: each for peer, each in readers.items() if each.count == count}
         if agreeing:
             grants.append(Grant(dataset=dataset, count=count, shares=_shares(agreeing, speeds)))
     return tuple(grants)
+
+
+def _urgency(dataset: str, readers: Mapping[PeerId, Wanted], ledgers: Ledgers) -> tuple[int, bool, str]:
+    """Most read first, then what was trained on already."""
+    ledger = ledgers.find(dataset)
+    is_used = ledger is not None and ledger.positions != Positions(count=ledger.positions.count)
+    return -len(readers), not is_used, dataset
 
 
 def _shares(readers: Mapping[PeerId, Wanted], speeds: Mapping[PeerId, float]) -> tuple[tuple[PeerId, int], ...]:

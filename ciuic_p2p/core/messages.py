@@ -35,6 +35,9 @@ from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PROTOCOL_VERSION, PeerId, Sta
 LARGEST_COUNT = 1 << 36
 MOST_MEMBERS = 4096
 MOST_WAYS = 256
+LONGEST_REGION = 32
+"""As in peers' records."""
+MOST_SAMPLES_PER_S = 1e12
 LEAST_LINE_MBPS = 0.5
 """A slower line would make the others wait for it without end."""
 LARGEST_MBPS = 1e6
@@ -101,6 +104,8 @@ class Way:
     def __post_init__(self) -> None:
         if not all(0 <= mbps <= LARGEST_MBPS for mbps in (self.mbps, self.moved_mbps)):  # false for a NaN
             raise ValueError("a way of an impossible rate")
+        if len(self.region) > LONGEST_REGION:
+            raise ValueError("a way to what is no region")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +164,8 @@ class Standing:
     def __post_init__(self) -> None:
         if len({each.dataset for each in self.wanted}) != len(self.wanted) or len(self.wanted) > MOST_DATASETS:
             raise ValueError("a dataset twice, or too many")
+        if not 0 <= self.samples_per_s <= MOST_SAMPLES_PER_S:  # false for a NaN
+            raise ValueError("a trainer of an impossible speed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

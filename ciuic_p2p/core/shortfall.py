@@ -49,10 +49,11 @@ def find_shortfall(missing: Iterable[ShardId], others: Iterable[Keeping]) -> Sho
     known = sorted(others, key=lambda each: each.peer)
     givers = [each for each in known if each.is_here and each.shards is not None]
     lost = tuple(shard for shard in wanted if not any(each.may_have(shard) for each in givers))
+    not_here = frozenset(lost)
     helpers = [each for each in known if each not in givers and any(map(each.may_have, lost))]
     return Shortfall(
         missing=wanted,
-        obtainable=tuple(shard for shard in wanted if shard not in set(lost)),
+        obtainable=tuple(shard for shard in wanted if shard not in not_here),
         lost=lost,
         unaccounted=tuple(shard for shard in lost if not any(each.may_have(shard) for each in helpers)),
         may_help=tuple(each.peer for each in helpers),

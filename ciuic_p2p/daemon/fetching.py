@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-import msgpack
 import numpy as np
 import structlog
 
@@ -18,11 +17,12 @@ from ciuic_p2p.core.ancestry import MOST_STATES
 from ciuic_p2p.core.ledgers import Ledgers
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
 from ciuic_p2p.core.piecework import Piecework
+from ciuic_p2p.core.wire import unpack
 from ciuic_p2p.errors import MalformedMessage, PeerUnreachable
 from ciuic_p2p.tensors.codecs.base import Float32
 from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.tensors.state import StateManifest, piece_bytes
-from ciuic_p2p.terms import PeerId, StateHash
+from ciuic_p2p.terms import LARGEST_MESSAGE_BYTES, PeerId, StateHash
 
 log = structlog.get_logger(__name__)
 
@@ -127,7 +127,7 @@ class Fetch:
             self._refused.add(sender)
             self._changed.set()
             return
-        manifest = StateManifest.from_wire(msgpack.unpackb(offer.manifest, strict_map_key=True))
+        manifest = StateManifest.from_wire(unpack(offer.manifest, LARGEST_MESSAGE_BYTES))
         if (manifest.epoch, manifest.state_hash) != (self._epoch, self._state_hash):
             raise MalformedMessage(sender, "it offered a state that is not the one asked for")
         Ledgers.from_bytes(manifest.ledgers)  # so that what is held here can be read

@@ -121,7 +121,13 @@ class Objects:
             rebuilder,
         )
         self._ranges = Ranges(
-            self.store, self._holdings, self.reader, self._transfers.wanted, self._transfers.unreadable, self._tasks
+            self.store,
+            self._holdings,
+            self.reader,
+            rebuilder,
+            self._transfers.wanted,
+            self._transfers.unreadable,
+            self._tasks,
         )
         self.keeper = Storekeeper(
             self.store, Reach(self.catalogue), self._holdings, self.replicas, rebuilder, care, self._transfers.being_put

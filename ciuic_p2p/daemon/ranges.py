@@ -1,5 +1,6 @@
 """Bytes from the middle of objects: takes the shards that they are in from here or from holders, and keeps a few of those in
-memory for whoever reads on. Knows no messages, and not which version is read.
+memory for whoever reads on. Of objects with parity, what nobody gives is made of the rest of its stripe. Knows no messages, and
+not which version is read.
 
 Each shard is compared with its name, as whole reads do; that the whole is what the author hashed only a whole read can tell.
 """
@@ -8,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ciuic_p2p.core.hedging import WantedShard
 from ciuic_p2p.core.objects import ObjectName, ObjectVersion
+from ciuic_p2p.core.stripes import Stripe
 from ciuic_p2p.daemon.holdings import Holdings
+from ciuic_p2p.daemon.rebuilding import Rebuilder, read_from
 from ciuic_p2p.daemon.shard_reading import ShardReader
 from ciuic_p2p.errors import LocalError, MalformedPayload, ObjectUnreadable, ShardMissing, SwarmError
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.store.blobs import open_shard
-from ciuic_p2p.store.manifests import BlobManifest, ShardRef
+from ciuic_p2p.store.manifests import BlobManifest, CodedManifest, ShardRef
 from ciuic_p2p.store.shards import ShardStore
 from ciuic_p2p.terms import ShardId
 
@@ -44,6 +47,7 @@ class Ranges:
         store: ShardStore,
         holdings: Holdings,
         reader: ShardReader,
+        rebuilder: Rebuilder,
         wanted: Callable[[ShardId, int], WantedShard],
         unreadable: Callable[[ObjectName, list[ShardId]], ObjectUnreadable],
         tasks: TaskSet,
@@ -52,6 +56,7 @@ class Ranges:
         self._store = store
         self._holdings = holdings
         self._reader = reader
+        self._rebuilder = rebuilder
         self._wanted = wanted
         self._unreadable = unreadable
         self._tasks = tasks
@@ -69,7 +74,7 @@ class Ranges:
         manifest = await self._manifest(version)
         stop = min(offset + length, manifest.size_bytes)
         slices = list(manifest.slices(min(offset, stop), stop))
-        contents = await self._contents(version.name, {each.ref for each in slices})
+        contents = await self._contents(version.name, manifest, {each.ref for each in slices})
         return b"".join(memoryview(contents[each.ref])[each.start : each.stop] for each in slices)
 
     async def _manifest(self, version: ObjectVersion) -> BlobManifest:
@@ -83,11 +88,11 @@ class Ranges:
             self._manifests.popitem(last=False)
         return manifest
 
-    async def _contents(self, name: ObjectName, refs: set[ShardRef]) -> dict[ShardRef, Content]:
+    async def _contents(self, name: ObjectName, manifest: BlobManifest, refs: set[ShardRef]) -> dict[ShardRef, Content]:
         found = {ref: self._kept[ref] for ref in refs if ref in self._kept}
         for ref in found:
             self._kept.move_to_end(ref)
-        self._begin(name, [ref for ref in refs if ref not in found and ref not in self._coming])
+        self._begin(name, manifest, [ref for ref in refs if ref not in found and ref not in self._coming])
         coming = {ref: self._coming[ref] for ref in refs if ref not in found}
         for ref, future in coming.items():
             found[ref] = await asyncio.shield(future)  # of another reader too, who may die
@@ -95,7 +100,7 @@ class Ranges:
 
     # -- what is not here yet ----------------------------------------------------------------------------------------------
 
-    def _begin(self, name: ObjectName, refs: list[ShardRef]) -> None:
+    def _begin(self, name: ObjectName, manifest: BlobManifest, refs: list[ShardRef]) -> None:
         if not refs:
             return
         coming: dict[ShardRef, asyncio.Future[Content]] = {}
@@ -103,13 +108,13 @@ class Ranges:
             coming[ref] = asyncio.get_running_loop().create_future()
             coming[ref].add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to hear it
         self._coming.update(coming)
-        self._tasks.spawn(self._bring(name, coming))
+        self._tasks.spawn(self._bring(name, manifest, coming))
 
-    async def _bring(self, name: ObjectName, coming: dict[ShardRef, asyncio.Future[Content]]) -> None:
+    async def _bring(self, name: ObjectName, manifest: BlobManifest, coming: dict[ShardRef, asyncio.Future[Content]]) -> None:
         """All of them are done when this ends, in whatever way, and none is `_coming` any more."""
         error: SwarmError = LocalError(f"reading {name} was broken off", "the daemon's log says why")
         try:
-            if missing := await self._fetch(name, coming):
+            if missing := await self._fetch(name, manifest, coming):
                 error = self._unreadable(name, missing)
         except SwarmError as raised:
             error = raised
@@ -119,7 +124,9 @@ class Ranges:
                 if not future.done():
                     future.set_exception(error)
 
-    async def _fetch(self, name: ObjectName, coming: dict[ShardRef, asyncio.Future[Content]]) -> list[ShardId]:
+    async def _fetch(
+        self, name: ObjectName, manifest: BlobManifest, coming: dict[ShardRef, asyncio.Future[Content]]
+    ) -> list[ShardId]:
         """From here what is here, the rest from its holders. What could not be had."""
         refs: dict[ShardId, list[ShardRef]] = {}
         for ref in coming:
@@ -145,14 +152,26 @@ class Ranges:
             async with self._turns:
                 for _ in range(TRIES):
                     wanted = [self._wanted(shard, of[0].stored_bytes) for shard, of in refs.items()]
-                    await self._reader.read(wanted, take, came)
+                    if isinstance(manifest, CodedManifest):
+                        stripes = await asyncio.to_thread(_stripes_of, manifest, frozenset(refs))
+                        await self._rebuilder.read_or_decode(wanted, stripes, refs, self._from_store, take, came)
+                    else:
+                        await self._reader.read(wanted, take, came)
         return list(refs)
+
+    def _from_store(self, shard: ShardId) -> Content | None:
+        return read_from(self._store, shard)
 
     def _keep(self, ref: ShardRef, content: Content) -> None:
         self._kept[ref] = content
         self.kept_bytes += len(content)
         while self.kept_bytes > KEPT_BYTES:
             self.kept_bytes -= len(self._kept.popitem(last=False)[1])
+
+
+def _stripes_of(manifest: CodedManifest, shards: Collection[ShardId]) -> list[Stripe]:
+    """Those that have some of these."""
+    return [stripe for stripe in manifest.stripes() if not frozenset(stripe.data).isdisjoint(shards)]
 
 
 def _take_from_store(store: ShardStore, shards: Iterable[ShardId], take: Callable[[ShardId, Content], None]) -> set[ShardId]:

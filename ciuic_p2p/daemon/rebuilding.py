@@ -11,10 +11,10 @@ from ciuic_p2p.core.hedging import WantedShard
 from ciuic_p2p.core.stripes import Stripe
 from ciuic_p2p.daemon.holdings import Holdings
 from ciuic_p2p.daemon.replicas import Replicas
-from ciuic_p2p.daemon.shard_reading import ShardReader
+from ciuic_p2p.daemon.shard_reading import ShardReader, TakeShard
 from ciuic_p2p.errors import LocalError, ShardMissing
 from ciuic_p2p.store.disk import DiskStore
-from ciuic_p2p.store.shards import shard_id_of
+from ciuic_p2p.store.shards import ShardStore, shard_id_of
 from ciuic_p2p.tensors.erasure import rebuild
 from ciuic_p2p.terms import ShardId
 
@@ -42,6 +42,58 @@ class Rebuilder:
             if len(present) < len(stripe.data):
                 return {}
             return await asyncio.to_thread(_make, stripe, lost, present)
+
+    async def read_or_decode(
+        self,
+        wanted: Collection[WantedShard],
+        stripes: Collection[Stripe],
+        missing: Collection[ShardId],
+        have: Have,
+        take: TakeShard,
+        came: Callable[[ShardId], None],
+    ) -> None:
+        """Data shards first; what does not come, or not when it should, from the rest of its stripe.
+
+        missing: shrinks by what came. take, came: as of `ShardReader.read`."""
+        late: set[ShardId] = set()
+        changed = asyncio.Event()
+
+        def are_late(shards: Collection[ShardId]) -> None:
+            if not late.issuperset(shards):
+                late.update(shards)
+                changed.set()
+
+        reading = asyncio.get_running_loop().create_task(self._reader.read(wanted, take, came, are_late))
+        reading.add_done_callback(lambda _: changed.set())
+        try:
+            while missing and not reading.done():
+                await changed.wait()
+                changed.clear()
+                await self._decode(stripes, late.intersection(missing), have, take, came)
+            if missing:
+                await reading
+                await self._decode(stripes, missing, have, take, came)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _decode(
+        self,
+        stripes: Iterable[Stripe],
+        lost: Collection[ShardId],
+        have: Have,
+        take: TakeShard,
+        came: Callable[[ShardId], None],
+    ) -> None:
+        """Those of them that their stripes' other shards give."""
+        for stripe in stripes if lost else []:
+            wanted = [shard for shard in stripe.data if shard in lost]
+            made = await self.rebuild(stripe, wanted, have) if wanted else {}
+            for shard, data in made.items():
+                await asyncio.to_thread(take, shard, memoryview(data))
+                came(shard)
+            if made:
+                log.info("object.decoded", shards=len(made))
 
     async def repair(self, lost: Mapping[Stripe, Collection[ShardId]]) -> None:
         """Into this peer's store. What cannot be made now is planned again in the next period."""
@@ -76,7 +128,7 @@ class Rebuilder:
             await self._reader.read(wanted, lambda shard, data: present.update({shard: bytes(data)}))
 
 
-def read_from(store: DiskStore, shard: ShardId) -> bytes | memoryview | None:
+def read_from(store: ShardStore, shard: ShardId) -> bytes | memoryview | None:
     """In a thread. None when the store cannot give it."""
     try:
         return store.get(shard)
@@ -85,11 +137,11 @@ def read_from(store: DiskStore, shard: ShardId) -> bytes | memoryview | None:
 
 
 def _gather(stripe: Stripe, lost: Collection[ShardId], have: Have) -> dict[ShardId, bytes | memoryview]:
-    """What is here, as much as is needed."""
+    """What is here, as much as is needed. Shards of another size than the stripe says are of no use: its author lies."""
     present: dict[ShardId, bytes | memoryview] = {}
-    for shard in dict.fromkeys(stripe.shards):
-        data = have(shard) if shard not in lost and len(present) < len(stripe.data) else None
-        if data is not None:
+    for shard, size_bytes in zip(stripe.shards, stripe.sizes, strict=True):
+        data = have(shard) if shard not in lost and shard not in present and len(present) < len(stripe.data) else None
+        if data is not None and len(data) == size_bytes:
             present[shard] = data
     return present
 

@@ -85,6 +85,9 @@ class Scrubber:
                 except ShardMissing as error:
                     log.warning("shard.damaged", shard=shard[:12], error=str(error))
                     self._holdings.note_damaged(shard)
+                except LocalError:  # one file with wrong rights keeps nobody from looking at the others
+                    self._machine.verified(shard, size_bytes, time.time())
+                    raise
                 self._machine.verified(shard, size_bytes, time.time())
                 self.done.shards += 1
                 self.done.size_bytes += size_bytes

@@ -10,7 +10,7 @@ import numpy as np
 from ciuic_p2p.core.codec_choice import AUTO, POLICIES
 from ciuic_p2p.core.events import RunShape
 from ciuic_p2p.core.ledgers import UseReport, encode_report
-from ciuic_p2p.core.messages import TOPOLOGIES
+from ciuic_p2p.core.messages import MOST_SAMPLES_PER_S, TOPOLOGIES
 from ciuic_p2p.daemon.contribution import Contribution
 from ciuic_p2p.daemon.likeness import likeness_of
 from ciuic_p2p.daemon.versions import Version
@@ -86,7 +86,7 @@ class Seat:
     def note_speed(self, samples: int) -> None:
         seconds = time.monotonic() - self.loaded_at_s
         if samples > 0 and seconds > 0:
-            self.samples_per_s = samples / seconds
+            self.samples_per_s = min(samples / seconds, MOST_SAMPLES_PER_S)
 
 
 def _require_known(codec: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,9 @@ class Transfers:
         def report() -> None:
             told(total_bytes - sum(refs[shard].size_bytes for shard in missing), total_bytes)
 
+        def have(shard: ShardId) -> bytes | memoryview | None:
+            return partial.give(shard) or read_from(self._store, shard)
+
         reporting = asyncio.get_running_loop().create_task(_report(report))
         try:
             for shard in await asyncio.to_thread(partial.found):
@@ -176,60 +179,13 @@ class Transfers:
             for _ in range(TRIES):
                 wanted = [self.wanted(shard, refs[shard].stored_bytes) for shard in missing]
                 if isinstance(manifest, CodedManifest):
-                    await self._read_or_decode(wanted, partial, manifest, missing, came)
+                    await self._rebuilder.read_or_decode(wanted, manifest.stripes(), missing, have, partial.take, came)
                 else:
                     await self._reader.read(wanted, partial.take, came)
             if missing:
                 raise self.unreadable(name, list(missing))
         finally:
             await _end(reporting)
-
-    async def _read_or_decode(
-        self,
-        wanted: list[WantedShard],
-        partial: Partial,
-        manifest: CodedManifest,
-        missing: Collection[ShardId],
-        came: Callable[[ShardId], None],
-    ) -> None:
-        """Data shards first; what does not come, or not when it should, from the rest of its stripe. missing: shrinks."""
-        late: set[ShardId] = set()
-        changed = asyncio.Event()
-
-        def are_late(shards: Collection[ShardId]) -> None:
-            if not late.issuperset(shards):
-                late.update(shards)
-                changed.set()
-
-        reading = asyncio.get_running_loop().create_task(self._reader.read(wanted, partial.take, came, are_late))
-        reading.add_done_callback(lambda _: changed.set())
-        try:
-            while missing and not reading.done():
-                await changed.wait()
-                changed.clear()
-                await self._decode(partial, manifest, late.intersection(missing), came)
-            if missing:
-                await reading
-                await self._decode(partial, manifest, missing, came)
-        finally:
-            await _end(reading)
-
-    async def _decode(
-        self, partial: Partial, manifest: CodedManifest, lost: Collection[ShardId], came: Callable[[ShardId], None]
-    ) -> None:
-        """Those of them that their stripes' other shards give."""
-
-        def have(shard: ShardId) -> bytes | memoryview | None:
-            return partial.give(shard) or read_from(self._store, shard)
-
-        for stripe in manifest.stripes() if lost else []:
-            wanted = [shard for shard in stripe.data if shard in lost]
-            made = await self._rebuilder.rebuild(stripe, wanted, have) if wanted else {}
-            for shard, data in made.items():
-                await asyncio.to_thread(partial.take, shard, data)
-                came(shard)
-            if made:
-                log.info("object.decoded", shards=len(made))
 
     async def _take_from_here(self, partial: Partial, shards: list[ShardId], came: Callable[[ShardId], None]) -> None:
         here = [shard for shard in shards if shard in self._holdings.mine]

@@ -49,15 +49,16 @@ class Ledger:
     """Leases by peer id, in ascending order, none of them empty. They overlap neither one another nor what is used."""
 
     def __post_init__(self) -> None:
-        taken, before = Slots(), ""
+        before = ""
         for peer, lease in self.held:
             if peer <= before or not lease.count:
                 raise ValueError(f"the lease of {peer} after that of {before or 'none'} is out of order, or empty")
             if any(stop > self.positions.count for _, _, stop in lease.stretches()):
                 raise ValueError(f"the lease of {peer} goes past the dataset's {self.positions.count} samples")
-            if (lease & taken).count or self.positions.unused(lease) != lease:
-                raise ValueError(f"the lease of {peer} holds samples that are used or another's")
-            taken, before = taken | lease, peer
+            before = peer
+        taken = _union(lease for _, lease in self.held)  # all at once: thousands of holders take no seconds
+        if taken.count != sum(lease.count for _, lease in self.held) or self.positions.unused(taken) != taken:
+            raise ValueError("a lease holds samples that are used or another's")
 
     def lease_of(self, peer: PeerId) -> Slots:
         """What this peer is to train on, lowest slot first; empty for one that holds nothing."""
@@ -110,22 +111,32 @@ def use(ledger: Ledger, reports: Mapping[PeerId, Slots], ended: Slots = NO_SLOTS
     return _ledger(positions, {peer: positions.unused(lease) for peer, lease in rest.items()})
 
 
-def grant(ledger: Ledger, targets: Mapping[PeerId, int]) -> Ledger:
+def coarsen(ledger: Ledger, most_stretches: int) -> Ledger:
+    """What is used in so many stretches at most (see `Positions.coarser`); what counts as used now is nobody's."""
+    positions = ledger.positions.coarser(most_stretches)
+    return _ledger(positions, {peer: positions.unused(lease) for peer, lease in ledger.held})
+
+
+def grant(ledger: Ledger, targets: Mapping[PeerId, int], part: int = 1) -> Ledger:
     """Each of these comes to hold as many slots, or keeps what it holds where that is more; the leases of all others go back.
 
     What is left of a pass that does not suffice for all is divided among them, and then the next pass begins; so every trainer
     has its share of each pass, also of a small dataset. Nobody is given more than MOST_PASSES passes at once.
+    part: only one in so many of what is wanting is given out, and about one slot to each at least.
     """
     positions, held = ledger.positions, dict(ledger.held)
     leases = {peer: held.get(peer, NO_SLOTS) for peer in sorted(targets)}
     missing = {peer: targets[peer] - lease.count for peer, lease in leases.items() if targets[peer] > lease.count}
     wanted = min(sum(missing.values()), MOST_PASSES * positions.count)
+    wanted = max(wanted // part, min(wanted, len(missing)))
+    gained: dict[PeerId, list[tuple[int, int, int]]] = {peer: [] for peer in leases}
     for number, free in positions.next_unused(wanted, _union(leases.values())).passes:
-        for peer, part in _apportion(free.count, missing).items():
-            given = free.first(part)
+        for peer, count in _apportion(free.count, missing).items():
+            given = free.first(count)
             free -= given
-            leases[peer] |= Slots(((number, given),)) if given.bounds else NO_SLOTS
-            missing[peer] -= part
+            gained[peer] += ((number, start, stop) for start, stop in given.bounds)
+            missing[peer] -= count
+    leases = {peer: lease | Slots.of(gained[peer]) for peer, lease in leases.items()}
     return _ledger(positions, leases)
 
 

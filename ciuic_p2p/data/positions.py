@@ -67,6 +67,18 @@ class Positions:
             number += 1
         return Slots(tuple(found))
 
+    def coarser(self, most_stretches: int) -> Positions:
+        """With more used stretches than that, the smallest gaps between them count as used, then the lowest passes do."""
+        over = sum(len(used.bounds) for _, used in self.beyond.passes) - most_stretches
+        if over <= 0:
+            return self
+        gaps = sorted(_gaps_between(self.beyond), key=lambda gap: (gap[2] - gap[1], gap))
+        filled = self.using(Slots.of(gaps[:over]))
+        passes = filled.beyond.passes
+        if len(passes) <= most_stretches:
+            return filled
+        return _settled(self.count, passes[len(passes) - most_stretches][0], filled.beyond)
+
     def to_plain(self) -> dict[str, Any]:
         """As whole numbers, lists and words, for msgpack or JSON."""
         return {"count": self.count, "finished": self.finished, "beyond": slots_to_plain(self.beyond)}
@@ -89,6 +101,15 @@ def _settled(count: int, finished: int, beyond: Slots) -> Positions:
         finished += 1
     later = Slots(tuple((number, slots) for number, slots in beyond.passes if number >= finished))
     return Positions(count=count, finished=finished, beyond=later)
+
+
+def _gaps_between(slots: Slots) -> list[tuple[int, int, int]]:
+    """(pass, start, stop) of what lies between two stretches of one pass."""
+    return [
+        (number, before[1], behind[0])
+        for number, found in slots.passes
+        for before, behind in zip(found.bounds, found.bounds[1:], strict=False)
+    ]
 
 
 def slots_to_plain(slots: Slots) -> list[list[int]]:

@@ -201,3 +201,25 @@ def test_the_last_part_carries_what_each_contributor_said_itself() -> None:
     assert owner.weight_of(number) == member.weight_of(number) == 12
     with pytest.raises(MalformedPayload):
         Reports().store(memoryview(b"\xc1"))
+
+
+@given(speeds=st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=5))
+def test_no_speed_that_is_told_keeps_the_leader_from_sharing_out(speeds: list[float]) -> None:
+    told: dict[PeerId, Standing] = {}
+    for number, samples_per_s in enumerate(speeds):
+        with contextlib.suppress(ValueError):  # refused where it arrives
+            told[PeerId(f"peer-{number}")] = Standing(
+                run="run",
+                layout="L",
+                epoch=0,
+                state_hash=StateHash("h"),
+                samples=0,
+                training=True,
+                samples_per_s=samples_per_s,
+                wanted=(Wanted(dataset="train", count=100, samples=10),),
+            )
+    found = share_out(
+        {peer: each.wanted for peer, each in told.items()}, {p: s.samples_per_s for p, s in told.items()}, NO_LEDGERS
+    )
+    assert all(samples >= 10 for grant in found for _, samples in grant.shares)
+    assert len(found) == bool(told)

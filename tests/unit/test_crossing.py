@@ -6,7 +6,7 @@ import pytest
 
 from ciuic_p2p.core.cables import SURE_WINDOWS, CrossingFlow
 from ciuic_p2p.core.crossing import Crossing, crossings_of, share_of_cable
-from ciuic_p2p.core.messages import HIERARCHICAL, Plan, Span, Way
+from ciuic_p2p.core.messages import HIERARCHICAL, MOST_WAYS, Plan, Span, Way
 from ciuic_p2p.core.pacing import GUESS_SHARE, FlowWindow
 from ciuic_p2p.terms import PeerId, StateHash
 
@@ -140,3 +140,20 @@ def test_peers_without_a_region_share_no_cable():
         crossing.judge({"unknown": full(20.0)}, LINE_MBPS, 20.0)
     assert crossing.capacities() == {}
     assert crossing.neighbours() == []
+
+
+def test_made_up_regions_fill_neither_memory_nor_messages() -> None:
+    # given a neighbour that tells of other regions in every window
+    crossing = Crossing(EU0, region_of)
+    for window in range(8):
+        crossing.told(EU1, tuple(way(f"r{window}-{number}", 100.0, 100.0, waits=False) for number in range(200)))
+        crossing.judge({"us": full(80.0)}, LINE_MBPS, 80.0)
+    # then what this peer tells fits a message, and what it sends itself is in it
+    told = crossing.ways()
+    assert len(told) <= MOST_WAYS // 2
+    assert "us" in {each.region for each in told}
+
+
+def test_a_way_to_what_is_no_region_is_refused() -> None:
+    with pytest.raises(ValueError, match="no region"):
+        way("r" * 33, 1.0, 1.0, waits=False)

@@ -11,6 +11,7 @@ import pytest
 
 from ciuic_p2p.core.messages import AskPieces, AskState, Message, StateOffer
 from ciuic_p2p.daemon.fetching import Fetch, version_tag
+from ciuic_p2p.errors import MalformedMessage
 from ciuic_p2p.tensors.outer import OuterState
 from ciuic_p2p.tensors.state import PIECE_VALUES, StateManifest, piece_bytes
 from ciuic_p2p.terms import PeerId, StateHash
@@ -187,3 +188,14 @@ def test_when_all_is_here_nothing_is_asked_for() -> None:
     assert asked == set()
     assert found.anchor.tobytes() == state.anchor.tobytes()
     assert not np.shares_memory(found.anchor, state.anchor)
+
+
+@pytest.mark.parametrize("manifest", [b"\xc1", b"\x93\x01", b"\x81\xc0\xc0", b"\x91" * 5000 + b"\xc0"])
+def test_an_offer_that_is_no_manifest_is_its_senders_fault(manifest: bytes) -> None:
+    async def scenario() -> None:
+        fetch = Fetch("mnist", EPOCH, StateHash("ab"), DONORS, lambda *_: None)
+        lie = StateOffer(run="mnist", epoch=EPOCH, state_hash=StateHash("ab"), manifest=manifest, ancestors=())
+        with pytest.raises(MalformedMessage):
+            fetch.offered(DONORS[0], lie)
+
+    asyncio.run(scenario())

@@ -9,17 +9,24 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from test_shard_transfer import READER, Peer, random_bytes, wanted, with_peers
+from test_shard_transfer import HOLDER, READER, Peer, random_bytes, wanted, with_peers
 
 from ciuic_p2p.core.objects import ObjectName, ObjectVersion
 from ciuic_p2p.core.peerids import peer_id_of
+from ciuic_p2p.core.shard_messages import HeldShards, StoreTold, shard_name
 from ciuic_p2p.core.vectors import VersionVector
 from ciuic_p2p.daemon import ranges
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
 from ciuic_p2p.daemon.ranges import Ranges
+from ciuic_p2p.daemon.rebuilding import Rebuilder
+from ciuic_p2p.daemon.replicas import Replicas
 from ciuic_p2p.errors import LocalError, ObjectUnreadable
 from ciuic_p2p.store.blobs import BlobManifest, write_blob
+from ciuic_p2p.store.coding import add_parity
 from ciuic_p2p.store.disk import DiskStore
+from ciuic_p2p.store.manifests import CodedManifest
+from ciuic_p2p.store.memory import MemoryStore
+from ciuic_p2p.tensors.erasure import Code
 from ciuic_p2p.terms import ShardId
 from ciuic_p2p.testing.memory import MemoryNetwork
 
@@ -37,7 +44,10 @@ class Scene:
         limits = StoreLimits(quota_bytes=None, reserve_bytes=0)
         self.holdings = Holdings(READER, self.store, limits, lambda _: None, lambda _: "", lambda: 0.0)
         self.tasks = reader.tasks
-        self.ranges = Ranges(self.store, self.holdings, reader.reader, wanted, self._unreadable, reader.tasks)
+        self.holdings.peer_arrived(HOLDER)
+        replicas = Replicas(READER, self.store, self.holdings, reader.reader, lambda *_: None, lambda _: 0.0, reader.tasks)
+        rebuilder = Rebuilder(self.store, self.holdings, replicas, reader.reader)
+        self.ranges = Ranges(self.store, self.holdings, reader.reader, rebuilder, wanted, self._unreadable, reader.tasks)
 
     def _unreadable(self, name: ObjectName, missing: list[ShardId]) -> ObjectUnreadable:
         assert missing
@@ -47,6 +57,20 @@ class Scene:
         manifest = write_blob(self.store, iter([content]), shard_bytes=SHARD)
         for ref in manifest.shards:
             self.holdings.note_came(ref.shard, ref.stored_bytes)
+        return manifest
+
+    def put_coded(self, content: bytes, *, lost: int) -> CodedManifest:
+        """In stripes of three and two, the first shards of each with nobody."""
+        memory, code = MemoryStore(), Code(k=3, m=2)
+        manifest = add_parity(memory, write_blob(memory, [content], shard_bytes=SHARD), code, lambda _: None)
+        there = [shard for stripe in manifest.stripes() for shard in stripe.shards[lost:]]
+        for shard in there:
+            self.holder.store.put(memory.get(shard))
+        told = tuple((shard_name(shard), memory.size_bytes(shard)) for shard in there)
+        self.holdings.held(HOLDER, HeldShards(came=told, left=()))
+        self.holdings.store_told(
+            HOLDER, StoreTold(free_bytes=0, shard_bytes=0, goodput_mbps=0.0, shards=len(there), digest=bytes(32))
+        )
         return manifest
 
     def put_there(self, content: bytes, **options: Any) -> BlobManifest:
@@ -85,6 +109,26 @@ def test_any_range_is_the_right_bytes(tmp_path: Path, here: bool, packing: str) 
         read = await asyncio.gather(*(scene.ranges.read(version, *at) for at in AT_ONCE))
         assert read == [content[offset : offset + length] for offset, length in AT_ONCE]
         assert await scene.ranges.read(version, 3, 5) == content[3:8]
+
+    with_scene(tmp_path, scenario)
+
+
+def test_ranges_of_an_object_with_parity_are_read_though_data_shards_are_lost(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        # given an object of which each stripe has lost as many shards as it may, all of them data
+        version = version_of(scene.put_coded(CONTENT, lost=2))
+        # then any range of it can be read, by several readers at once
+        read = await asyncio.gather(*(scene.ranges.read(version, *at) for at in AT_ONCE))
+        assert read == [CONTENT[offset : offset + length] for offset, length in AT_ONCE]
+
+    with_scene(tmp_path, scenario)
+
+
+def test_a_range_of_which_too_much_is_lost_says_so(tmp_path: Path) -> None:
+    async def scenario(scene: Scene) -> None:
+        version = version_of(scene.put_coded(CONTENT, lost=3))
+        with pytest.raises(ObjectUnreadable):
+            await scene.ranges.read(version, 0, 10)
 
     with_scene(tmp_path, scenario)
 

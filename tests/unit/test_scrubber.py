@@ -11,6 +11,7 @@ from ciuic_p2p.core.scrubbing import Pass
 from ciuic_p2p.daemon import scrubbing
 from ciuic_p2p.daemon.holdings import Holdings, StoreLimits
 from ciuic_p2p.daemon.scrubbing import Scrubber, read_standing, write_standing
+from ciuic_p2p.errors import StoreUnusable
 from ciuic_p2p.store.disk import DiskStore
 from ciuic_p2p.terms import PeerId, ShardId
 
@@ -46,6 +47,28 @@ def test_what_is_damaged_or_gone_is_held_no_more(tmp_path: Path) -> None:
         assert (tmp_path / "damaged" / damaged).read_bytes() == b"Damaged"
         put(store, holdings, b"gone")
         assert holdings.repaired == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_may_not_be_read_keeps_nobody_from_reading_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "LONGEST_SLEEP_S", 0)
+
+    async def scenario() -> None:
+        store, holdings = opened(tmp_path)
+        shards = sorted(put(store, holdings, b"one", b"two", b"three"))
+        verify = store.verify
+
+        def refuse_first(shard: ShardId) -> None:  # rights mean nothing to root, who may run this
+            if shard == shards[0]:
+                raise StoreUnusable("no right to read it")
+            verify(shard)
+
+        monkeypatch.setattr(store, "verify", refuse_first)
+        await scrub_until(Scrubber(store, holdings, 0.05, lambda: False), 2)
+        assert holdings.mine.keys() == set(shards)
 
     asyncio.run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from ciuic_p2p.daemon.storekeeping import CareSettings, Reach, Storekeeper
 from ciuic_p2p.net.tasks import TaskSet
 from ciuic_p2p.store.blobs import BlobManifest, write_blob
 from ciuic_p2p.store.disk import DiskStore
-from ciuic_p2p.terms import PeerId, ShardId
+from ciuic_p2p.store.manifests import CodedManifest
+from ciuic_p2p.store.shards import shard_id_of
+from ciuic_p2p.terms import BlobHash, PeerId, ShardId
 from ciuic_p2p.testing.memory import MemoryNetwork
 from ciuic_p2p.testing.recorder import Recorder
 
@@ -147,5 +150,20 @@ def test_a_surplus_copy_goes_only_when_all_that_should_hold_it_do(tmp_path: Path
         keeping.holdings.held(OTHER, HeldShards(came=tuple((shard_name(s), 1) for s in shards(*manifests)), left=()))
         left = await keeping.care()
         assert left < shards(*manifests)
+
+    play(tmp_path, scenario)
+
+
+def test_an_author_that_lies_of_its_shards_sizes_keeps_nobody_from_caring_for_the_rest(tmp_path: Path) -> None:
+    async def scenario(keeping: Keeping) -> None:
+        # given a shard that is here, and an object that says that it is shorter, and that its parity is lost
+        [ref] = keeping.put(b"1" * 1000).shards
+        lying = replace(ref, size_bytes=10, stored_bytes=10)
+        parity = replace(lying, shard=shard_id_of(b"nowhere"))
+        keeping.name("lie", CodedManifest(blob=BlobHash("a" * 64), size_bytes=10, shards=(lying,), k=2, m=1, parity=(parity,)))
+        unwanted = keeping.put(b"2" * 1000)
+        # then what nothing names goes, and the lie gives nothing
+        assert await keeping.care() == {ref.shard}
+        assert not shards(unwanted) & set(keeping.store.shards())
 
     play(tmp_path, scenario)
