@@ -14,6 +14,7 @@ import msgpack
 
 from ciuic_p2p.core.wire import from_wire, to_wire, unpack
 from ciuic_p2p.data.leases import Ledger, Trainer, divide, grant, use
+from ciuic_p2p.data.naming import name_of
 from ciuic_p2p.data.positions import UNBOUNDED, Positions
 from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.errors import MalformedMessage
@@ -97,6 +98,10 @@ class Ledgers:
     def find(self, dataset: str) -> Ledger | None:
         return dict(self.of).get(dataset)
 
+    def called(self, name: str) -> str | None:
+        """The dataset that has this name, whatever its contents."""
+        return next((dataset for dataset, _ in self.of if name_of(dataset) == name), None)
+
     def lease_of(self, dataset: str, peer: PeerId) -> Slots:
         ledger = self.find(dataset)
         return NO_SLOTS if ledger is None else ledger.lease_of(peer)
@@ -150,12 +155,17 @@ def share_out(
 ) -> tuple[Grant, ...]:
     """What the leader lets each hold, `wanted` in its order: by measured speed, and never less than a round takes.
 
+    Of datasets with one name and other contents, the one that the run knows is divided, or the first.
+
     speeds: samples a second, 0 where none was measured yet; then that of the others is taken.
     """
     by_dataset: dict[str, dict[PeerId, Wanted]] = {}
+    chosen: dict[str, str] = {}
     for peer, datasets in wanted.items():
         for each in datasets:
-            by_dataset.setdefault(each.dataset, {})[peer] = each
+            name = name_of(each.dataset)
+            if each.dataset == chosen.setdefault(name, ledgers.called(name) or each.dataset):
+                by_dataset.setdefault(each.dataset, {})[peer] = each
     grants = []
     for dataset, readers in sorted(by_dataset.items())[:MOST_DATASETS]:
         known = ledgers.find(dataset)

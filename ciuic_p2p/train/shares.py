@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from ciuic_p2p.data.positions import slots_to_plain
 from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.errors import LocalError
@@ -131,12 +133,15 @@ class Share:
 
 
 def count_samples(dataset: Any) -> int:
-    """Raises LocalError for a dataset without a length, or an empty one."""
+    """Raises LocalError for a dataset that is no map-style one, or an empty one."""
     try:
-        count = len(dataset)
-    except TypeError:
-        what = f"a {type(dataset).__name__} has no length, so it cannot be divided"
-        raise LocalError(what, "use a map-style dataset, or divide the stream yourself by run.position()") from None
+        count = len(dataset) if hasattr(dataset, "__getitem__") else None
+    except (TypeError, NotImplementedError):  # torch's IterableDataset has __getitem__, by inheritance
+        count = None
+    if count is None or isinstance(dataset, IterableDataset):
+        what = f"a {type(dataset).__name__} has no length, or no samples by their number, so it cannot be divided"
+        remedy = "use a map-style dataset or the URL of files of records, or divide the stream yourself by run.position()"
+        raise LocalError(what, remedy)
     if count == 0:
         raise LocalError("the dataset is empty", "check where it is loaded from")
     return count

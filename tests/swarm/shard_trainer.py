@@ -25,7 +25,8 @@ import ciuic_p2p as ciuic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--samples", type=int, default=0, help="of a dataset in memory")
+    parser.add_argument("--url", default="", help="of files of records instead, which say their `number`")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--inner-steps", type=int, required=True)
     parser.add_argument("--step-s", type=float, required=True)
@@ -49,12 +50,13 @@ def wait_for_end_of_orders(enough: threading.Event) -> None:
 
 
 def train(run: ciuic.Run, options: argparse.Namespace, enough: threading.Event) -> None:
-    dataset = TensorDataset(torch.arange(options.samples))
+    dataset = options.url or TensorDataset(torch.arange(options.samples))
     loader = run.shard(dataset, options.batch, num_workers=options.workers)
     window: list[int] = []
     steps, epoch = 0, run.epoch
     while True:
-        for (batch,) in loader:
+        for found in loader:
+            batch = found["number"] if options.url else found[0]
             if run.epoch != epoch:  # what was held was used up, and handed over between two batches
                 say(event="sent", samples=window)
                 settle(run)
