@@ -10,7 +10,6 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ class Records:
         if not isinstance(source, Source):
             source = Source(url=os.fspath(source))
         folder = home_from(None if home is None else Path(home))
-        self._source = _with_home(source, folder)
+        self._source = source.with_home(folder)
         cache = Cache(folder / "datasets")
         self._files = tuple(cache.index(self._source, name, info) for name, info in self._source.infos)
         self._ends = list(accumulate(file.count for file in self._files))
@@ -102,10 +101,3 @@ class _OpenFiles:
             if len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)[1].close()
         return self._open[file.path]
-
-
-def _with_home(source: Source, home: Path) -> Source:
-    """Objects come from the daemon of this home."""
-    if not source.url.startswith("ciuic://") or "home" in source.storage_options:
-        return source
-    return replace(source, storage_options={"home": str(home), **source.storage_options})

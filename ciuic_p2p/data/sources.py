@@ -8,7 +8,8 @@ import posixpath
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
 from typing import IO, Any, cast
 
 import fsspec
@@ -147,6 +148,12 @@ class Source:
                 fsspec.register_implementation("ciuic", "ciuic_p2p.fs.CiuicFileSystem")
             system, path = fsspec.core.url_to_fs(self.url, **self.storage_options)
             return system, str(path)
+
+    def with_home(self, home: str | PathLike[str]) -> Source:
+        """Objects come from the daemon of this home, where nothing else is said; of other files it is the same source."""
+        if not self.url.startswith("ciuic://") or "home" in self.storage_options:
+            return self
+        return replace(self, storage_options={"home": fspath(home), **self.storage_options})
 
     @property
     def system(self) -> Any:

@@ -13,7 +13,8 @@ from ciuic_p2p.config import home_from
 from ciuic_p2p.data.indexed import Records
 from ciuic_p2p.data.naming import mark_dataset
 from ciuic_p2p.data.order import Order
-from ciuic_p2p.data.positions import slots_from_plain
+from ciuic_p2p.data.pipeline import Pipeline
+from ciuic_p2p.data.positions import UNBOUNDED, slots_from_plain
 from ciuic_p2p.errors import ConfigError, DaemonGone, LocalError, MalformedMessage
 from ciuic_p2p.local import checks
 from ciuic_p2p.local.protocol import Advanced, AskLease, Attached, Position, Ready
@@ -22,6 +23,7 @@ from ciuic_p2p.train.flat import FlatModel
 from ciuic_p2p.train.kept_optimizer import KeptOptimizer
 from ciuic_p2p.train.loading import LeasedLoader, batches_ahead, records_of, require_count, require_options
 from ciuic_p2p.train.log import get_log
+from ciuic_p2p.train.reading import LeasedStream, documents_ahead, require_stream
 from ciuic_p2p.train.shares import Lease, Share, count_samples
 from ciuic_p2p.train.strategies import DiLoCo
 from ciuic_p2p.train.tally import Tally, count_of
@@ -138,10 +140,11 @@ class Run:
         name: str = "data",
         batches_a_step: int = 1,
         **loader_options: Any,
-    ) -> DataLoader:
+    ) -> DataLoader | LeasedStream:
         """This peer's share of a dataset, as a DataLoader: each iteration over it is one pass over the share.
 
-        dataset: map-style; or a URL, a path or a Source, whose records are fetched and indexed first (`data.Records`).
+        dataset: map-style; or a URL, a path or a Source, whose records are fetched and indexed first (`data.Records`); or a
+        `data.Pipeline` with passes=None, whose documents are divided: its batches come without end, and not by a DataLoader.
 
         In each pass, in another order each time, every sample is trained on once over all peers: a share follows from how
         fast its trainer is, what a lost peer had not contributed goes to others, and how far all are is a part of the run's
@@ -154,6 +157,9 @@ class Run:
         self._check_not_left()
         require_count("batch_size", batch_size)
         require_count("batches_a_step", batches_a_step)
+        if isinstance(dataset, Pipeline):
+            require_stream(dataset, loader_options)
+            return self._shard_stream(dataset.batch(batch_size), name, batch_size * batches_a_step)
         require_options(loader_options)
         dataset = records_of(dataset, self._home)
         count = count_samples(dataset)
@@ -166,6 +172,12 @@ class Run:
             return -(-count // self.position().count)
 
         return LeasedLoader(dataset, batch_size, order, share, self._supply, estimate, **loader_options)
+
+    def _shard_stream(self, pipeline: Pipeline, name: str, samples_a_step: int) -> LeasedStream:
+        pipeline = pipeline if self._home is None else pipeline.with_home(self._home)
+        documents = (self._inner_steps + 2) * samples_a_step + documents_ahead(pipeline)
+        ledger = mark_dataset(name, pipeline.fingerprint)
+        return LeasedStream(pipeline, self._share_of(name, ledger, UNBOUNDED, documents), self._supply_stream)
 
     def position(self) -> Position:
         """This trainer is the `index`-th of `count` that divide the data among them, now."""
@@ -265,6 +277,15 @@ class Run:
             raise LocalError(what, remedy)
         else:
             share.wait()
+
+    def _supply_stream(self, share: Share) -> None:
+        """As `_supply`; and what is held may be too little for one batch, when most of it was cleaned away or is short."""
+        if self._tally.steps == 0 and not share.used.count and share.holds_something():
+            log.info("lease.too_small", dataset=share.dataset, samples=share.samples_a_round)
+            share.more()
+            self._synchronise()  # without weight: a plan that grants more comes with the next round
+        else:
+            self._supply(share)
 
     def _hand_over(self) -> Ready:
         """Writes the local parameters into the exchange, unless they are broken."""

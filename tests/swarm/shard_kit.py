@@ -41,16 +41,19 @@ class ShardTrainer:
         *,
         samples: int = 0,
         url: str = "",
+        stream: bool = False,
         batch: int = 4,
         inner_steps: int = 5,
         workers: int = 0,
     ) -> None:
-        """samples: of a dataset in memory. url: of files of records instead, which say their `number`."""
+        """samples: of a dataset in memory. url: of files of records instead, which say their `number`; stream: by a
+        pipeline without end, their `text` is a number."""
         self.peer = peer
         options = {"home": peer.home, "samples": samples, "batch": batch, "inner-steps": inner_steps}
         options |= {"step-s": step_s, "workers": workers, "url": url}
         self._said = peer.home.with_suffix(f".shard{len(peer.at_end)}")
         argv = [sys.executable, str(SCRIPT), *(f"--{key}={value}" for key, value in options.items())]
+        argv += ["--stream"] if stream else []
         self._complained = self._said.with_suffix(".complained")
         environment = child_environment(PYTHONPATH=str(SCRIPT.parents[2]))
         with self._said.open("wb") as said, self._complained.open("wb") as complained:

@@ -29,7 +29,7 @@ class LongStream(Stream):
 @pytest.mark.parametrize(
     ("dataset", "complaint"),
     [
-        (Stream(), "a Stream has no length.*use a map-style dataset or the URL of files"),
+        (Stream(), "a Stream has no length.*use a map-style dataset, the URL of files"),
         (LongStream(), "a LongStream has no length, or no samples by their number"),
         (iter(range(3)), "has no length"),
         ({1, 2}, "a set has no length, or no samples by their number"),
