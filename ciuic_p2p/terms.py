@@ -22,7 +22,7 @@ UNKNOWN_REGION = "unknown"
 VERSION = "0.1.0"
 """Of the package; pyproject.toml reads it here."""
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Version of control messages, frames and records; peers of another version are refused with a line that says so."""
 
 LARGEST_MESSAGE_BYTES = 1 << 20

@@ -15,6 +15,7 @@ import msgpack
 
 from ciuic_p2p.core.wire import from_wire, to_wire, unpack
 from ciuic_p2p.data.leases import Ledger, Trainer, coarsen, divide, grant, use
+from ciuic_p2p.data.naming import name_of
 from ciuic_p2p.data.positions import UNBOUNDED, Positions
 from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.errors import MalformedMessage
@@ -104,6 +105,10 @@ class Ledgers:
     def find(self, dataset: str) -> Ledger | None:
         return dict(self.of).get(dataset)
 
+    def called(self, name: str) -> str | None:
+        """The dataset that has this name, whatever its contents."""
+        return next((dataset for dataset, _ in self.of if name_of(dataset) == name), None)
+
     def lease_of(self, dataset: str, peer: PeerId) -> Slots:
         ledger = self.find(dataset)
         return NO_SLOTS if ledger is None else ledger.lease_of(peer)
@@ -181,12 +186,19 @@ def share_out(
     """What the leader lets each hold, `wanted` in its order: by measured speed, and never less than a round takes.
 
     speeds: samples a second, 0 where none was measured yet; then that of the others is taken. Of more datasets than there may
-    be, those that most read: nobody keeps the others' from them by names of its own.
+    be, those that most read: nobody keeps the others' from them by names of its own. Of datasets with one name and other
+    contents, the one that the run knows is divided, or the one that most read.
     """
+    called: dict[str, list[str]] = {}
+    for datasets in wanted.values():
+        for each in datasets:
+            called.setdefault(name_of(each.dataset), []).append(each.dataset)
+    meant = {ledgers.called(name) or mode(several) for name, several in called.items()}
     by_dataset: dict[str, dict[PeerId, Wanted]] = {}
     for peer, datasets in wanted.items():
         for each in datasets:
-            by_dataset.setdefault(each.dataset, {})[peer] = each
+            if each.dataset in meant:
+                by_dataset.setdefault(each.dataset, {})[peer] = each
     grants = []
     chosen = sorted(by_dataset.items(), key=lambda each: _urgency(each[0], each[1], ledgers))[:MOST_DATASETS]
     for dataset, readers in sorted(chosen):

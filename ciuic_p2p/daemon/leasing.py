@@ -9,9 +9,12 @@ from typing import Any
 from ciuic_p2p.core.ledgers import MOST_DATASETS, Ledgers, Wanted
 from ciuic_p2p.core.runs import RunMachine
 from ciuic_p2p.data.leases import Ledger
+from ciuic_p2p.data.naming import name_of
 from ciuic_p2p.data.positions import UNBOUNDED
 from ciuic_p2p.data.slots import Slots
 from ciuic_p2p.errors import LocalError
+
+_REMEDY = "use the same dataset and shuffle_seed on every peer, or give another one its own name: run.shard(…, name=…)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +76,16 @@ class LeaseDesk:
     def _refusal(self, wanted: Wanted) -> LocalError | None:
         ledgers = self._machine.granted()
         ledger = ledgers.find(wanted.dataset)
+        name = name_of(wanted.dataset)
+        if ledger is None and ledgers.called(name) is not None:
+            what = f"dataset {name!r} of run {self._run!r} has other contents than this one, or another order"
+            return LocalError(what, _REMEDY)
         if ledger is None and len(ledgers.of) >= MOST_DATASETS:
             what = f"run {self._run!r} has {MOST_DATASETS} datasets already"
             return LocalError(what, "use one of their names, or a new run name")
         if ledger is not None and ledger.positions.count != wanted.count:
             theirs, ours = _size(ledger.positions.count), _size(wanted.count)
-            what = f"dataset {wanted.dataset!r} of run {self._run!r} has {theirs}, this one has {ours}"
-            return LocalError(
-                what, "use the same dataset on every peer, or give another one its own name: run.shard(…, name=…)"
-            )
+            return LocalError(f"dataset {name!r} of run {self._run!r} has {theirs}, this one has {ours}", _REMEDY)
         return None
 
 
@@ -104,7 +108,7 @@ def describe_ledgers(ledgers: Ledgers) -> list[dict[str, Any]]:
     """As `ciuic-peer status --json` prints them: how far all peers together are."""
     return [
         {
-            "dataset": name,
+            "dataset": name_of(name),
             "samples": None if ledger.positions.count == UNBOUNDED else ledger.positions.count,
             "passes": ledger.positions.finished,
             "used": [list(stretch) for stretch in ledger.positions.beyond.stretches()],

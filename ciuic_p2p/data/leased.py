@@ -93,11 +93,13 @@ class LeasedReader:
 class Chunks:
     """Of a mixture, in any order; ascending ones are read in one go."""
 
-    def __init__(self, mixture: Mixture, size: int) -> None:
+    def __init__(self, mixture: Mixture, size: int, *, endless: bool = False) -> None:
+        """endless: of a mixture without end; all of its chunks are in pass 0."""
         self.ends: dict[int, int] = {}
         """Pass → chunks in it, where that was found."""
         self._mixture = mixture
         self._size = size
+        self._endless = endless
         self._places: dict[int, dict[int, MixturePlace]] = {}
         self._stream: Iterator[Drawn] = iter(())
         self._next = (-1, 0)
@@ -116,7 +118,8 @@ class Chunks:
         places = self._places.setdefault(pass_number, {0: self._mixture.beginning(pass_number)})
         nearest = max(known for known in places if known <= chunk)
         if self._next[0] != pass_number or not nearest <= self._next[1] <= chunk:
-            self._stream = self._mixture.read_pass(places[nearest], pass_number)
+            place = places[nearest]
+            self._stream = self._mixture.read(place) if self._endless else self._mixture.read_pass(place, pass_number)
             self._next = (pass_number, nearest)
         return self._next[1]
 

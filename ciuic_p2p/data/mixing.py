@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 from blake3 import blake3
@@ -64,12 +65,16 @@ class Mixture:
         if passes is not None and passes < 1:
             raise LocalError(f"{passes} passes over the sources", "use 1 or more, or None for no end")
         self._seed = seed
-        self._passes = passes
+        self.passes = passes
+
+    def with_home(self, home: str | PathLike[str]) -> Mixture:
+        """The same of sources that get their objects there; see `Source.with_home`."""
+        return Mixture([source.with_home(home) for source in self.sources], self.weights, self._seed, self.passes)
 
     @property
     def fingerprint(self) -> str:
         """32 hexadecimal digits: a place is good only for a mixture with the same."""
-        parts: list[object] = [self._seed, self._passes, *self.weights]
+        parts: list[object] = [self._seed, self.passes, *self.weights]
         parts += [(source.fingerprint, source.shuffle_seed, source.format, source.row, source.dtype) for source in self.sources]
         return blake3(repr(parts).encode()).hexdigest(length=16)
 
@@ -79,7 +84,7 @@ class Mixture:
 
     def read(self, start: MixturePlace) -> Iterator[Drawn]:
         """All records from `start` on. Raises LocalError for an empty source, and what Source.read raises."""
-        return self._draw(start, self._passes)
+        return self._draw(start, self.passes)
 
     def read_pass(self, start: MixturePlace, pass_number: int) -> Iterator[Drawn]:
         """The records from `start` to the end of this pass over each source."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any, TypeVar
 
 from blake3 import blake3
@@ -110,6 +111,12 @@ class Pipeline:
         """Gives [size, length] int64 of packed sequences, the last one smaller; else lists of `size`."""
         return self._with(size=size)
 
+    def with_home(self, home: str | PathLike[str]) -> Pipeline:
+        """With sources that get their objects from the daemon of this home, where they do not name another."""
+        changed = self._with()
+        changed.mixture = self.mixture.with_home(home)
+        return changed
+
     def __iter__(self) -> Iterator[Any]:
         for item in self.stages.run(self._texts(self._mark)):
             self._mark = item.after
@@ -119,7 +126,7 @@ class Pipeline:
         """After what was last given, as whole numbers, lists and words. A few hundred bytes."""
         place = self._mark.place
         return {
-            "fingerprint": self._fingerprint,
+            "fingerprint": self.fingerprint,
             "reading": place_to_plain(place.reading),
             "warm_from": place_to_plain(place.warm_from),
             "skip": self._mark.skip,
@@ -129,7 +136,7 @@ class Pipeline:
         """The next thing given is the one after `positions`. Raises MalformedMessage, and LocalError when something is changed
         on which they rest: files, weights, seed, passes, steps, tokeniser or length."""
         fields = plain_fields(positions, ("fingerprint", "reading", "warm_from", "skip"))
-        if fields["fingerprint"] != self._fingerprint:
+        if fields["fingerprint"] != self.fingerprint:
             what = "these positions are of another pipeline, or files were added or changed since"
             raise LocalError(what, "use the same sources and settings, or begin anew with rewind()")
         reading, warm_from = place_from_plain(fields["reading"]), place_from_plain(fields["warm_from"])
@@ -142,7 +149,8 @@ class Pipeline:
         self._mark = self._beginning()
 
     @property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits: another one where something is changed on which positions rest."""
         return self.mixture.fingerprint + self.stages.fingerprint
 
     def _beginning(self) -> Mark[ReadingPlace]:

@@ -8,7 +8,8 @@ import posixpath
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
 from typing import IO, Any, cast
 
 import fsspec
@@ -34,7 +35,7 @@ _ENDINGS: dict[str, str] = {
     ".npy": "npy",
     ".bin": "raw",
 }
-_COMPRESSIONS = (".gz", ".zst")
+COMPRESSIONS = (".gz", ".zst")
 _STREAMED: dict[str, ReadFile] = {
     "jsonl": read_jsonl,
     "lines": read_lines,
@@ -104,7 +105,7 @@ class Source:
         return self.files[next(order.samples_of(Slots.of([(pass_number, index, index + 1)])))]
 
     def _read_file(self, name: str, place: Place) -> Iterator[SourceRecord]:
-        read_file = self._reader(name)
+        read_file = self.reader_of(name)
         number = place.record
         with self._opened(name) as stream:
             try:
@@ -115,13 +116,19 @@ class Source:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[IO[bytes]]:
-        with translated(f"read {name}"), self._system.open(name, "rb") as stream:
+        with translated(f"read {name}"), self.system.open(name, "rb") as stream:
             yield decompressed(cast("IO[bytes]", stream), name)
 
-    def _reader(self, name: str) -> ReadFile:
+    def kind_of(self, name: str) -> str:
+        """The format of one of its files, one of FORMATS. Raises LocalError."""
         kind = self.format or format_of(name)
         if kind is None:
             raise LocalError(f"the ending of {name} says no format", f"name one of {', '.join(FORMATS)}")
+        return kind
+
+    def reader_of(self, name: str) -> ReadFile:
+        """For one of its files, once that is decompressed. Raises LocalError where it cannot be read as what it should be."""
+        kind = self.kind_of(name)
         if kind == "parquet":
             read_file: ReadFile = functools.partial(read_parquet, columns=self.columns)
         elif kind == "raw":
@@ -130,23 +137,32 @@ class Source:
             read_file = functools.partial(read_raw, dtype=self.dtype, row=self.row)
         else:
             read_file = _STREAMED.get(kind, read_npy)
-        if kind not in _STREAMED and name.endswith(_COMPRESSIONS):
+        if kind not in _STREAMED and name.endswith(COMPRESSIONS):
             raise LocalError(f"{name} is compressed as a whole, so {kind} in it cannot be sought in", "decompress it")
         return read_file
 
     @functools.cached_property
     def _located(self) -> tuple[Any, str]:
         with translated(f"open {self.url}"):
+            if "ciuic" not in fsspec.available_protocols():  # not installed, as from a checkout
+                fsspec.register_implementation("ciuic", "ciuic_p2p.fs.CiuicFileSystem")
             system, path = fsspec.core.url_to_fs(self.url, **self.storage_options)
             return system, str(path)
 
+    def with_home(self, home: str | PathLike[str]) -> Source:
+        """Objects come from the daemon of this home, where nothing else is said; of other files it is the same source."""
+        if not self.url.startswith("ciuic://") or "home" in self.storage_options:
+            return self
+        return replace(self, storage_options={"home": fspath(home), **self.storage_options})
+
     @property
-    def _system(self) -> Any:
+    def system(self) -> Any:
+        """That of fsspec in which the files lie. Raises LocalError, Transient."""
         return self._located[0]
 
     @functools.cached_property
-    def _listing(self) -> tuple[tuple[str, int], ...]:
-        """(name, size in bytes) of each file."""
+    def infos(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """(name, what the file system says of it) of each file, as they are listed once. Raises what `files` raises."""
         system, path = self._located
         with translated(f"list {self.url}"):
             if any(sign in path for sign in "*?["):
@@ -154,11 +170,16 @@ class Source:
             elif system.isdir(path):
                 found = system.find(path, detail=True)
             else:
-                return ((path, int(system.size(path) or 0)),)
+                return ((path, system.info(path)),)
         listed = {name: info for name, info in found.items() if info.get("type") == "file" and self._is_wanted(name)}
         if not listed:
             raise LocalError(f"{self.url} holds no file of records", "check the URL, or name the format of its files")
-        return tuple((name, int(listed[name].get("size") or 0)) for name in sorted(listed))
+        return tuple((name, listed[name]) for name in sorted(listed))
+
+    @property
+    def _listing(self) -> tuple[tuple[str, int], ...]:
+        """(name, size in bytes) of each file."""
+        return tuple((name, int(info.get("size") or 0)) for name, info in self.infos)
 
     def _is_wanted(self, name: str) -> bool:
         """Hidden files and what writers leave beside their files, such as _SUCCESS, are not."""
@@ -168,7 +189,7 @@ class Source:
 
 def format_of(name: str) -> str | None:
     """By the ending, before that of a compression; None where it says nothing."""
-    for compression in _COMPRESSIONS:
+    for compression in COMPRESSIONS:
         name = name.removesuffix(compression)
     return next((kind for ending, kind in _ENDINGS.items() if name.endswith(ending)), None)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
+from ciuic_p2p.data.indexed import Records
 from ciuic_p2p.data.order import Order
+from ciuic_p2p.data.sources import Source
 from ciuic_p2p.errors import LocalError
 from ciuic_p2p.train.shares import Share
 
@@ -70,6 +74,11 @@ class _Batches(Sampler):  # type: ignore[misc]
     def __len__(self) -> int:
         samples = self._estimate()
         return samples // self._batch_size if self._least > 1 else -(-samples // self._batch_size)
+
+
+def records_of(dataset: Any, home: Path | None) -> Any:
+    """Of what names files, their records; any other dataset as it is. Raises what Records raises."""
+    return Records(dataset, home) if isinstance(dataset, str | os.PathLike | Source) else dataset
 
 
 def require_count(name: str, value: Any) -> None:

@@ -10,16 +10,20 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ciuic_p2p.config import home_from
+from ciuic_p2p.data.indexed import Records
+from ciuic_p2p.data.naming import mark_dataset
 from ciuic_p2p.data.order import Order
-from ciuic_p2p.data.positions import slots_from_plain
+from ciuic_p2p.data.pipeline import Pipeline
+from ciuic_p2p.data.positions import UNBOUNDED, slots_from_plain
 from ciuic_p2p.errors import ConfigError, DaemonGone, LocalError, MalformedMessage
 from ciuic_p2p.local import checks
 from ciuic_p2p.local.protocol import Advanced, AskLease, Attached, Position, Ready
 from ciuic_p2p.train.attachment import Attachment
 from ciuic_p2p.train.flat import FlatModel
 from ciuic_p2p.train.kept_optimizer import KeptOptimizer
-from ciuic_p2p.train.loading import LeasedLoader, batches_ahead, require_count, require_options
+from ciuic_p2p.train.loading import LeasedLoader, batches_ahead, records_of, require_count, require_options
 from ciuic_p2p.train.log import get_log
+from ciuic_p2p.train.reading import LeasedStream, documents_ahead, require_stream
 from ciuic_p2p.train.shares import Lease, Share, count_samples
 from ciuic_p2p.train.strategies import DiLoCo
 from ciuic_p2p.train.tally import Tally, count_of
@@ -71,7 +75,7 @@ def join(
         flat.close()
         attachment.leave()
         raise
-    return Run(run_name, flat, attachment, attached, sync.inner_steps, kept)
+    return Run(run_name, flat, attachment, attached, sync.inner_steps, kept, folder)
 
 
 class Run:
@@ -85,6 +89,7 @@ class Run:
         attached: Attached,
         inner_steps: int,
         kept: KeptOptimizer | None = None,
+        home: Path | None = None,
     ) -> None:
         self.name = name
         self.epoch = attached.epoch
@@ -102,6 +107,7 @@ class Run:
         self._attachment = attachment
         self._inner_steps = inner_steps
         self._kept = kept
+        self._home = home
         self._tally = Tally()
         self._last_round: Advanced | None = None
         self._loss: float | None = None
@@ -134,13 +140,16 @@ class Run:
         name: str = "data",
         batches_a_step: int = 1,
         **loader_options: Any,
-    ) -> DataLoader:
-        """This peer's share of a map-style dataset, as a DataLoader: each iteration over it is one pass over the share.
+    ) -> DataLoader | LeasedStream:
+        """This peer's share of a dataset, as a DataLoader: each iteration over it is one pass over the share.
+
+        dataset: map-style; or a URL, a path or a Source, whose records are fetched and indexed first (`data.Records`); or a
+        `data.Pipeline` with passes=None, whose documents are divided: its batches come without end, and not by a DataLoader.
 
         In each pass, in another order each time, every sample is trained on once over all peers: a share follows from how
         fast its trainer is, what a lost peer had not contributed goes to others, and how far all are is a part of the run's
         state. Options such as `num_workers` and `drop_last` go to the DataLoader. Every peer must use the same `shuffle_seed`
-        and a dataset of the same length; name: tells several datasets of a run apart.
+        and the same dataset, of which the length is compared, and of files the contents; name: tells several of a run apart.
 
         Every batch is to be trained on: call `step` after each, or after every `batches_a_step`. Raises LocalError for a
         dataset that is empty, has no length, or is not the one that the run knows by this name.
@@ -148,16 +157,27 @@ class Run:
         self._check_not_left()
         require_count("batch_size", batch_size)
         require_count("batches_a_step", batches_a_step)
+        if isinstance(dataset, Pipeline):
+            require_stream(dataset, loader_options)
+            return self._shard_stream(dataset.batch(batch_size), name, batch_size * batches_a_step)
         require_options(loader_options)
+        dataset = records_of(dataset, self._home)
         count = count_samples(dataset)
+        ledger = mark_dataset(name, dataset.fingerprint, shuffle_seed) if isinstance(dataset, Records) else name
         batches_a_round = (self._inner_steps + 2) * batches_a_step + batches_ahead(loader_options)
-        share = self._share_of(name, count, batches_a_round * batch_size)
+        share = self._share_of(name, ledger, count, batches_a_round * batch_size)
         order = Order(count, shuffle_seed)
 
         def estimate() -> int:
             return -(-count // self.position().count)
 
         return LeasedLoader(dataset, batch_size, order, share, self._supply, estimate, **loader_options)
+
+    def _shard_stream(self, pipeline: Pipeline, name: str, samples_a_step: int) -> LeasedStream:
+        pipeline = pipeline if self._home is None else pipeline.with_home(self._home)
+        documents = (self._inner_steps + 2) * samples_a_step + documents_ahead(pipeline)
+        ledger = mark_dataset(name, pipeline.fingerprint)
+        return LeasedStream(pipeline, self._share_of(name, ledger, UNBOUNDED, documents), self._supply_stream)
 
     def position(self) -> Position:
         """This trainer is the `index`-th of `count` that divide the data among them, now."""
@@ -212,20 +232,23 @@ class Run:
                     self._kept.save(advanced.epoch, advanced.state_hash)
                 return True
 
-    def _share_of(self, name: str, count: int, samples_a_round: int) -> Share:
-        """The same share for each loader over the same dataset. Raises LocalError."""
+    def _share_of(self, name: str, ledger: str, count: int, samples_a_round: int) -> Share:
+        """The same share for each loader over the same dataset. ledger: what the run calls it. Raises LocalError."""
         try:
             checks.run_name("a dataset's name", name)
+            checks.run_name("a dataset's name", ledger)
         except MalformedMessage:
-            raise LocalError(f"{name!r} is no name for a dataset", "use 1 to 128 printable characters") from None
+            raise LocalError(f"{name!r} is no name for a dataset", "use 1 to 100 printable characters") from None
         share = self._shares.get(name)
         if share is None:
-            share = Share(name, count, samples_a_round, self._ask_lease)
+            share = Share(ledger, count, samples_a_round, self._ask_lease)
             share.refresh()
             self._shares[name] = share
+        remedy = "give another dataset its own name: run.shard(…, name=…)"
         if share.count != count:
-            what = f"dataset {name!r} had {share.count} samples before, and has {count} now"
-            raise LocalError(what, "give another dataset its own name: run.shard(…, name=…)")
+            raise LocalError(f"dataset {name!r} had {share.count} samples before, and has {count} now", remedy)
+        if share.dataset != ledger:
+            raise LocalError(f"dataset {name!r} had other contents before, or another order", remedy)
         share.samples_a_round = max(share.samples_a_round, samples_a_round)
         return share
 
@@ -255,11 +278,20 @@ class Run:
         else:
             share.wait()
 
+    def _supply_stream(self, share: Share) -> None:
+        """As `_supply`; and what is held may be too little for one batch, when most of it was cleaned away or is short."""
+        if self._tally.steps == 0 and not share.used.count and share.holds_something():
+            log.info("lease.too_small", dataset=share.dataset, samples=share.samples_a_round)
+            share.more()
+            self._synchronise()  # without weight: a plan that grants more comes with the next round
+        else:
+            self._supply(share)
+
     def _hand_over(self) -> Ready:
         """Writes the local parameters into the exchange, unless they are broken."""
         if self._flat.is_finite():
             self._flat.write_trained()
-            used = {name: share.report() for name, share in self._shares.items() if share.used.count}
+            used = {share.dataset: share.report() for share in self._shares.values() if share.used.count}
             return self._tally.ready(used)
         log.warning("contribution.withheld", why="the model holds values that are not finite", epoch=self.epoch)
         return self._tally.ready_without_weight()

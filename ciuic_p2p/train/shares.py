@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from ciuic_p2p.data.positions import slots_to_plain
 from ciuic_p2p.data.slots import NO_SLOTS, Slots
 from ciuic_p2p.errors import LocalError
@@ -72,6 +74,14 @@ class Share:
             self._waiting.append(taken)
         return taken
 
+    def take_singly(self, count: int) -> Slots:
+        """As `take`, but each slot is delivered by itself."""
+        taken = self.take(count)
+        if taken.count:
+            self._waiting.pop()
+            self._waiting.extend(Slots.of([(number, slot, slot + 1)]) for number, slot in taken)
+        return taken
+
     def deliver(self) -> bool:
         """The batch that was handed out first reaches the training loop. False: it is another's by now, and not to be used."""
         batch = self._waiting.popleft()
@@ -79,6 +89,13 @@ class Share:
             return False
         self.used |= batch
         return True
+
+    def holds_something(self) -> bool:
+        return self._held().slots.count > 0
+
+    def holds_what_waits(self) -> bool:
+        """Whether all that was handed out and is not delivered is this trainer's still."""
+        return not (self._handed_out() - self._held().slots).count
 
     def has_more(self, least: int = 1) -> bool:
         """Of this pass, now."""
@@ -113,16 +130,21 @@ class Share:
         needed = math.ceil(self.used.count * (inner_steps + 1) / max(1, steps))
         self.samples_a_round = max(self.samples_a_round, needed)
 
+    def more(self) -> None:
+        """What is held does not fill a batch: next time twice as much is needed."""
+        self.samples_a_round *= 2
+        self.refresh()
+
     def _held(self) -> Lease:
         if self._is_stale:
             self.refresh()
         return self._lease
 
     def _fresh(self) -> Slots:
-        rest = self._held().slots - self.used
-        for batch in self._waiting:
-            rest -= batch
-        return rest
+        return self._held().slots - self.used - self._handed_out()
+
+    def _handed_out(self) -> Slots:
+        return Slots.of(stretch for batch in self._waiting for stretch in batch.stretches())
 
     def _fresh_in_pass(self) -> Slots:
         assert self.pass_number is not None
@@ -131,12 +153,17 @@ class Share:
 
 
 def count_samples(dataset: Any) -> int:
-    """Raises LocalError for a dataset without a length, or an empty one."""
+    """Raises LocalError for a dataset that is no map-style one, or an empty one."""
     try:
-        count = len(dataset)
-    except TypeError:
-        what = f"a {type(dataset).__name__} has no length, so it cannot be divided"
-        raise LocalError(what, "use a map-style dataset, or divide the stream yourself by run.position()") from None
+        count = len(dataset) if hasattr(dataset, "__getitem__") else None
+    except (TypeError, NotImplementedError):  # torch's IterableDataset has __getitem__, by inheritance
+        count = None
+    if count is None or isinstance(dataset, IterableDataset):
+        what = f"a {type(dataset).__name__} has no length, or no samples by their number, so it cannot be divided"
+        remedy = (
+            "use a map-style dataset, the URL of files of records or a data.Pipeline, or divide the stream by run.position()"
+        )
+        raise LocalError(what, remedy)
     if count == 0:
         raise LocalError("the dataset is empty", "check where it is loaded from")
     return count

@@ -35,17 +35,29 @@ class ShardTrainer:
     """One life of a trainer."""
 
     def __init__(
-        self, peer: PeerProcess, step_s: float, *, samples: int, batch: int = 4, inner_steps: int = 5, workers: int = 0
+        self,
+        peer: PeerProcess,
+        step_s: float,
+        *,
+        samples: int = 0,
+        url: str = "",
+        stream: bool = False,
+        batch: int = 4,
+        inner_steps: int = 5,
+        workers: int = 0,
     ) -> None:
+        """samples: of a dataset in memory. url: of files of records instead, which say their `number`; stream: by a
+        pipeline without end, their `text` is a number."""
         self.peer = peer
         options = {"home": peer.home, "samples": samples, "batch": batch, "inner-steps": inner_steps}
-        options |= {"step-s": step_s, "workers": workers}
+        options |= {"step-s": step_s, "workers": workers, "url": url}
         self._said = peer.home.with_suffix(f".shard{len(peer.at_end)}")
         argv = [sys.executable, str(SCRIPT), *(f"--{key}={value}" for key, value in options.items())]
-        with self._said.open("wb") as said:
-            self.process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=said, env=child_environment(PYTHONPATH=str(SCRIPT.parents[2]))
-            )
+        argv += ["--stream"] if stream else []
+        self._complained = self._said.with_suffix(".complained")
+        environment = child_environment(PYTHONPATH=str(SCRIPT.parents[2]))
+        with self._said.open("wb") as said, self._complained.open("wb") as complained:
+            self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=said, stderr=complained, env=environment)
         peer.at_end.append(self.kill)
 
     def facts(self) -> list[dict[str, Any]]:
@@ -64,13 +76,18 @@ class ShardTrainer:
                     sent = None
         return found if sent is None else [*found, Window(sent, None, counted=False)]
 
+    def complaint(self) -> str:
+        """Why it ended by itself; waits until it did."""
+        assert self.process.wait(PATIENCE_S) == 1
+        return self._complained.read_text()
+
     def leave(self) -> None:
         """After its next contribution; returns at once."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def wait(self) -> None:
-        assert self.process.wait(PATIENCE_S) == 0
+        assert self.process.wait(PATIENCE_S) == 0, self._complained.read_text()
 
     def kill(self) -> None:
         self.process.kill()

@@ -13,19 +13,24 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import ciuic_p2p as ciuic
+from ciuic_p2p.data import Pipeline, Source
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--samples", type=int, default=0, help="of a dataset in memory")
+    parser.add_argument("--url", default="", help="of files of records instead, which say their `number`")
+    parser.add_argument("--stream", action="store_true", help="by a pipeline without end, of files whose `text` is a number")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--inner-steps", type=int, required=True)
     parser.add_argument("--step-s", type=float, required=True)
@@ -49,12 +54,12 @@ def wait_for_end_of_orders(enough: threading.Event) -> None:
 
 
 def train(run: ciuic.Run, options: argparse.Namespace, enough: threading.Event) -> None:
-    dataset = TensorDataset(torch.arange(options.samples))
-    loader = run.shard(dataset, options.batch, num_workers=options.workers)
+    loader = loader_of(run, options)
     window: list[int] = []
     steps, epoch = 0, run.epoch
     while True:
-        for (batch,) in loader:
+        for found in loader:
+            batch = numbers_in(found)
             if run.epoch != epoch:  # what was held was used up, and handed over between two batches
                 say(event="sent", samples=window)
                 settle(run)
@@ -74,6 +79,20 @@ def train(run: ciuic.Run, options: argparse.Namespace, enough: threading.Event) 
                 say(event="given_up")
                 window, steps = [], 0
             epoch = run.epoch
+
+
+def loader_of(run: ciuic.Run, options: argparse.Namespace) -> Iterable[Any]:
+    if options.stream:
+        return run.shard(Pipeline([Source(url=options.url)], passes=None), options.batch)
+    dataset = options.url or TensorDataset(torch.arange(options.samples))
+    return run.shard(dataset, options.batch, num_workers=options.workers)
+
+
+def numbers_in(found: Any) -> torch.Tensor:
+    """Of a batch in memory, of records, or of texts."""
+    if isinstance(found, dict):
+        return found["number"]
+    return found[0] if isinstance(found[0], torch.Tensor) else torch.tensor([int(text) for text in found])
 
 
 def settle(run: ciuic.Run) -> None:

@@ -144,7 +144,7 @@ class AveragingHost:
         assert self.anchor is not None
         self.epoch += 1
         if self.ledger is not None:
-            used = {_name_of(each): slots_from_plain(found["data"]) for each, found in self._used.items() if found}
+            used = {_name_of(each): slots_from_plain(*found.values()) for each, found in self._used.items() if found}
             self.ledger = use(self.ledger, used)
         self._used = {}
         self._bytes += BYTES_A_ROUND

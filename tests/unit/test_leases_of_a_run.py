@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from ciuic_p2p.core.events import (
     DatasetWanted,
     LeaseAwaited,
@@ -16,9 +20,12 @@ from ciuic_p2p.core.events import (
     TrainerLeft,
     TrainerReady,
 )
-from ciuic_p2p.core.ledgers import NO_LEDGERS, Ledgers, Used, UseReport, Wanted
+from ciuic_p2p.core.ledgers import NO_LEDGERS, Ledgers, Used, UseReport, Wanted, share_out
 from ciuic_p2p.core.runs import RunMachine
+from ciuic_p2p.daemon.leasing import LeaseDesk
+from ciuic_p2p.data.naming import mark_dataset, name_of
 from ciuic_p2p.data.slots import Slots
+from ciuic_p2p.errors import LocalError
 from ciuic_p2p.terms import PeerId, StateHash
 
 ME, OTHER = PeerId("me"), PeerId("other")
@@ -112,3 +119,47 @@ def test_a_contribution_waits_for_a_round_that_carries_its_report() -> None:
     current = scene.machine.current_round()
     assert current is not None
     assert current.samples == {ME: 5}
+
+
+def test_of_datasets_with_one_name_and_other_contents_the_first_is_divided_and_then_that_which_the_run_knows() -> None:
+    # given two peers that read other files under one name
+    mine, theirs = (
+        Wanted(dataset=mark_dataset("train", contents), count=100, samples=10) for contents in ("contents", "others")
+    )
+    speeds = {ME: 1.0, OTHER: 1.0}
+    for first, second in ((mine, theirs), (theirs, mine)):
+        # when the run knows neither, then the first in order is divided
+        [grant] = share_out({ME: (first,), OTHER: (second,)}, speeds, NO_LEDGERS)
+        assert (grant.dataset, [peer for peer, _ in grant.shares]) == (first.dataset, [ME])
+        # and from then on nothing else is, whoever leads
+        known = NO_LEDGERS.granted([grant])
+        assert known.called("train") == first.dataset
+        [grant] = share_out({OTHER: (second,), ME: (first,)}, speeds, known)
+        assert (grant.dataset, [peer for peer, _ in grant.shares]) == (first.dataset, [ME])
+        assert share_out({OTHER: (second,)}, speeds, known) == ()
+
+
+@pytest.mark.parametrize("name", ["data", "a #b", "data #0123456789abcdeg", "data#0123456789abcdef", "of #2"])
+def test_a_name_is_found_again_behind_its_mark(name: str) -> None:
+    assert name_of(name) == name
+    assert name_of(mark_dataset(name, "x", 0)) == name
+    assert mark_dataset(name, "x", 0) != mark_dataset(name, "x", 1)
+
+
+def test_who_reads_other_contents_under_a_name_is_refused() -> None:
+    # given a run that divides a dataset
+    mine = Wanted(dataset=mark_dataset("train", "contents"), count=100, samples=10)
+    known = NO_LEDGERS.granted(share_out({ME: (mine,)}, {}, NO_LEDGERS))
+    scene = Scene(known)
+    loop = asyncio.new_event_loop()
+    try:
+        desk = LeaseDesk("mnist", scene.machine, loop)
+        # when others of the same number are asked for, then that is said
+        for dataset in (mark_dataset("train", "others"), "train"):
+            with pytest.raises(LocalError, match="dataset 'train' of run 'mnist' has other contents than this one"):
+                desk.ask(Wanted(dataset=dataset, count=100, samples=10), waits=False)
+        # and another name, or the same contents, are not refused
+        desk.ask(Wanted(dataset=mark_dataset("test", "others"), count=100, samples=10), waits=False)
+        assert desk.ask(mine, waits=False).result().slots.count == 20
+    finally:
+        loop.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 from collections import Counter
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch.utils.data import TensorDataset
 
 import ciuic_p2p as ciuic
 from ciuic_p2p.data.order import Order
+from ciuic_p2p.data.pipeline import Pipeline
+from ciuic_p2p.data.sources import Source
 from ciuic_p2p.local.protocol import Progress, Ready, Waiting
 from ciuic_p2p.local.server import LocalServer
 from ciuic_p2p.train import attachment, run
@@ -465,6 +468,82 @@ def test_steps_of_several_batches_average_early_or_in_time(tmp_path: Path, said:
         async with LocalServer(socket_of(tmp_path), AveragingHost()):
             epochs = await asyncio.to_thread(train)
             assert epochs == 10 if said > 1 else epochs in range(10, 13)
+
+    within_half_a_minute(scenario())
+
+
+def numbered(folder: Path, count: int) -> Source:
+    path = folder / "numbered.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{number}"}) + "\n" for number in range(count)))
+    return Source(url=str(path))
+
+
+def read_batches(joined: ciuic.Run, pipeline: Pipeline, batches: int, size: int = 4) -> list[str]:
+    """What is trained on in so many steps."""
+    seen: list[str] = []
+    for batch in islice(joined.shard(pipeline, batch_size=size), batches):
+        seen += batch
+        joined.step(samples=len(batch))
+    return seen
+
+
+def test_what_a_pipeline_gave_is_used_and_comes_again_when_its_sources_end(tmp_path: Path) -> None:
+    def train() -> None:
+        pipeline = Pipeline([numbered(tmp_path, 40)], passes=None)
+        with join(tmp_path, model_of(1.0)) as joined:
+            assert read_batches(joined, pipeline, 14) == [str(number % 40) for number in range(56)]
+            assert read_batches(joined, pipeline, 16) == [str(number % 40) for number in range(56, 120)], "and goes on"
+
+    async def scenario() -> None:
+        host = AveragingHost()
+        async with LocalServer(socket_of(tmp_path), host):
+            await asyncio.to_thread(train)
+            assert host.ledger is not None
+            assert list(host.ledger.positions.beyond.stretches()) == [(0, 0, 120)]
+
+    within_half_a_minute(scenario())
+
+
+@pytest.mark.parametrize("kept", [3, 500])
+def test_a_pipeline_that_drops_most_documents_gets_larger_leases(tmp_path: Path, kept: int) -> None:
+    """Until what is held fills a batch; documents that became nothing are used along with what comes after them."""
+
+    def clean(text: str) -> str | None:
+        return text if int(text) % kept == 0 else None
+
+    def train() -> None:
+        pipeline = Pipeline([numbered(tmp_path, 3000)], passes=None).clean(clean)
+        with join(tmp_path, model_of(1.0)) as joined:
+            assert read_batches(joined, pipeline, 6, size=2) == [str(number * kept % 3000) for number in range(12)]
+
+    async def scenario() -> None:
+        async with LocalServer(socket_of(tmp_path), AveragingHost()):
+            await asyncio.to_thread(train)
+
+    within_half_a_minute(scenario())
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "complaint"),
+    [
+        ({"passes": 1}, {}, "a pipeline of 1 passes ends.*passes=None"),
+        ({}, {"num_workers": 2}, "so num_workers has no meaning"),
+        ({"batch": 4}, {}, "leave out batch"),
+    ],
+)
+def test_pipelines_that_cannot_be_divided_are_refused(
+    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], complaint: str
+) -> None:
+    pipeline = Pipeline([numbered(tmp_path, 4)], passes=change.get("passes"))
+    pipeline = pipeline.batch(change["batch"]) if "batch" in change else pipeline
+
+    def refuse() -> None:
+        with join(tmp_path, model_of(1.0)) as joined, pytest.raises(ciuic.LocalError, match=complaint):
+            joined.shard(pipeline, batch_size=4, **options)
+
+    async def scenario() -> None:
+        async with LocalServer(socket_of(tmp_path), AveragingHost()):
+            await asyncio.to_thread(refuse)
 
     within_half_a_minute(scenario())
 

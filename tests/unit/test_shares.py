@@ -21,7 +21,21 @@ class Stream(IterableDataset):
         return iter(range(3))
 
 
-@pytest.mark.parametrize(("dataset", "complaint"), [(Stream(), "has no length"), ([], "empty")])
+class LongStream(Stream):
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("dataset", "complaint"),
+    [
+        (Stream(), "a Stream has no length.*use a map-style dataset, the URL of files"),
+        (LongStream(), "a LongStream has no length, or no samples by their number"),
+        (iter(range(3)), "has no length"),
+        ({1, 2}, "a set has no length, or no samples by their number"),
+        ([], "empty"),
+    ],
+)
 def test_what_cannot_be_divided_is_refused(dataset: Any, complaint: str) -> None:
     with pytest.raises(LocalError, match=complaint):
         count_samples(dataset)

@@ -18,7 +18,7 @@ _BLOCK_BYTES = 1 << 20
 
 def read_npy(stream: IO[bytes], place: Place) -> Iterator[Read]:
     """`row`: each entry along the first axis. Raises Broken; so does an array of Python objects, which would be a pickle."""
-    shape, dtype, header_bytes = _header(stream)
+    shape, dtype, header_bytes = read_header(stream)
     yield from _rows(stream, place, shape[1:], dtype, header_bytes, shape[0])
 
 
@@ -38,8 +38,8 @@ def map_rows(path: str | Path, dtype: str | None = None, row: int = 1) -> Any:  
         raise Broken(f"no array: {error}") from None
 
 
-def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], Any, int]:
-    """Shape, dtype, and the bytes before the first row."""
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], Any, int]:
+    """Of a .npy: shape, dtype, and the bytes before the first row. Raises Broken."""
     try:
         version = npy.read_magic(stream)
         if version == (1, 0):
